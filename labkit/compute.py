@@ -1,7 +1,7 @@
-"""Where and how large: the device, the dtype, the three profiles, seeded generators, and a check that all is installed.
+"""Where and how large: device, dtype, the three profiles, seeded generators, and a check of the installation.
 
-The profile is one of the two global states of the package (the other is the cache of ``sweep``): a lesson is the
-same code at three sizes, and the size is a choice of the person who runs it.
+The profile is one of the two global states of the package (the other is the cache of ``sweep``): a lesson is
+the same code at three sizes, and the size is a choice of the person who runs it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _chosen_profile: str | None = None  # set by use_profile; None: LABKIT_PROFILE d
 
 
 def device() -> torch.device:
-    """The device to compute on: ``LABKIT_DEVICE`` when it is set, else ``cuda`` when there is one, else ``cpu``.
+    """The device to compute on: ``LABKIT_DEVICE`` when set, else ``cuda`` when there is one, else ``cpu``.
 
-    Raises ValueError when ``LABKIT_DEVICE`` names a device that torch does not know or this computer does not have.
+    Raises ValueError when ``LABKIT_DEVICE`` names a device that torch or this computer does not have.
 
     >>> device().type in ("cpu", "cuda", "mps", "xpu")
     True
@@ -49,20 +49,23 @@ def device() -> torch.device:
     return chosen
 
 
+_default_device = device  # the argument of dtype hides the name
+
+
 def dtype(device: torch.device | str | None = None) -> torch.dtype:
-    """float64 where the device has it, else float32 (Apple's ``mps`` has no float64). Default: the dtype of `device()`.
+    """float64 where the device (default: `device()`) has it, else float32: Apple's ``mps`` has no float64.
 
     >>> dtype("cpu")
     torch.float64
     """
     import torch
 
-    place = globals()["device"]() if device is None else torch.device(device)
+    place = _default_device() if device is None else torch.device(device)
     return torch.float32 if place.type == "mps" else torch.float64
 
 
 def generator(seed: int) -> torch.Generator:
-    """A CPU generator. Draw on the CPU and move the sample: then a seed means the same numbers on every device.
+    """A CPU generator. Draw on the CPU and move the sample: a seed then means the same on every device.
 
     >>> import torch
     >>> torch.equal(torch.rand(3, generator=generator(7)), torch.rand(3, generator=generator(7)))
@@ -115,7 +118,7 @@ def _valid_profile(name: str, argument: str) -> str:
     return name
 
 
-# What a lesson cannot do without: distribution -> (oldest version, first version known or expected not to work).
+# What a lesson cannot do without: distribution -> (oldest version, first version expected not to work).
 # The same ranges stand in pyproject.toml; a test compares them.
 NEEDED = {
     "torch": ("2.6", "3"),
@@ -130,7 +133,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: what, whether it is well, what was found, and what to type when it is not."""
+    """One thing that was looked at: its name, whether it is well, what was found, what to type when not."""
 
     name: str
     ok: bool
@@ -142,7 +145,7 @@ class Finding:
 
 
 def diagnose() -> list[Finding]:
-    """Look at everything a lesson needs, most basic first. Nothing but torch is imported, so it takes milliseconds."""
+    """Look at everything a lesson needs, most basic first. Of all the packages only torch is imported."""
     version = ".".join(map(str, sys.version_info[:3]))
     findings = [
         Finding(
@@ -161,7 +164,7 @@ def diagnose() -> list[Finding]:
 
 
 def check_environment() -> None:
-    """For the first cell of a lesson: print one line when all is well, one instruction when something is not."""
+    """For the first cell of a lesson: print one line when all is well, one instruction when it is not."""
     problem = next((finding for finding in diagnose() if not finding.ok), None)
     if problem is not None:
         print(f"Not ready yet. {problem}")
@@ -170,9 +173,8 @@ def check_environment() -> None:
 
     place = device()
     number = str(dtype(place)).removeprefix("torch.")
-    print(
-        f"labkit {__version__} · torch {torch.__version__.split('+')[0]} · {place}, {number} · profile {profile()} · ready"
-    )
+    release = torch.__version__.split("+")[0]
+    print(f"labkit {__version__} · torch {release} · {place}, {number} · profile {profile()} · ready")
 
 
 def _distribution(name: str, oldest: str, below: str) -> Finding:
@@ -193,14 +195,14 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _labkit() -> Finding:
-    """The lessons belong to the labkit beside them; an older installed copy would run them with other code."""
+    """The code that runs must be the code that was installed: a stale install lacks newer dependencies."""
     try:
         installed = metadata.version("labkit")
     except metadata.PackageNotFoundError:  # imported from a folder on the path: what runs is what is there
         installed = __version__
     if installed == __version__:
         return Finding("labkit", True, __version__)
-    remedy = "type  make lab  in the course's folder to install it anew"
+    remedy = "type  pip install -e .  in the course's folder, then restart the kernel"
     return Finding("labkit", False, f"{__version__} was installed as {installed}", remedy)
 
 
