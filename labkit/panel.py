@@ -1,0 +1,573 @@
+"""Panels: pictures that answer sliders. The only display path of the course.
+
+A :class:`Panel` joins four things: ``controls`` give ``values``; ``compute(values)`` turns them into a result, purely;
+``draw(figure, result)`` puts the result into the picture through the keyed functions of :mod:`labkit.plots`;
+``alt(values, result)`` says in one sentence what is to be seen. The figure is drawn once; a move repaints only what
+``draw`` touched over a cached background, so a slider answers while it is dragged. The sentence is printed under the
+picture and is its alternative text. Without a kernel a saved panel still shows its picture.
+
+>>> from labkit import Panel, Slider, plots
+>>> def draw(figure, result):
+...     ax = figure.axes[0] if figure.axes else figure.add_subplot(xlim=(0, 1), ylim=(0, 1))
+...     plots.now(ax, "here", result, result**2)
+>>> panel = Panel(lambda v: v["x"], draw, lambda v, r: f"x² = {r**2:g}", [Slider("x", 0, 1, 0.5)])
+>>> panel.set(x=0.9)
+>>> panel.text
+'x² = 0.81'
+"""
+
+import base64
+import html
+import inspect
+import io
+import itertools
+import math
+import sys
+import time
+from dataclasses import dataclass, fields, is_dataclass
+
+import ipywidgets as widgets
+import numpy as np
+import traitlets
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from labkit import plots
+
+LIVE, SETTLE, RUN = "live", "settle", "run"
+BUDGET_MS = {LIVE: 100, SETTLE: 500, RUN: math.inf}  # control moved -> picture encoded
+COMPUTE_BUDGET_MS = {LIVE: 30, SETTLE: 500, RUN: math.inf}
+WIDTH = "960px"
+
+
+def _number(value):
+    return f"{value:.4g}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+
+
+# --- controls -----------------------------------------------------------------------------------------
+
+
+class Control(widgets.HBox):
+    """What a learner moves: a name (the key in ``values``), a current ``value``, and how it answers.
+
+    ``answer`` is "live" (while dragging), "settle" (on release) or "run" (when the Run button is pressed).
+    """
+
+    value = traitlets.Any()
+
+    def __init__(self, name, value, answer, children):
+        if answer not in BUDGET_MS:
+            raise ValueError(f"answer of {name!r} must be 'live', 'settle' or 'run', got {answer!r}")
+        self.name, self.answer, self.initial = name, answer, value
+        super().__init__(children, value=value, layout=widgets.Layout(width="470px"))
+        self.add_class("labkit-control")
+        self.add_class(f"labkit-control-{name}")
+
+
+class Slider(Control):
+    """A slider with ``count`` evenly spaced stops from low to high, and a box for any value between.
+
+    label is the symbol shown; help says what it is, in the tooltip. A whole-number slider has ``step=1``.
+    """
+
+    def __init__(self, name, low, high, value, *, step=None, label=None, help="", answer=LIVE):
+        if not low < high:
+            raise ValueError(f"{name}: low must be below high, got {low} and {high}")
+        count = 101 if step is None else round((high - low) / step) + 1
+        stops = np.linspace(low, high, count) if step is None else low + step * np.arange(count)
+        whole = isinstance(step, int) and isinstance(low, int)
+        self._build(name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer)
+
+    def _build(self, name, stops, value, label, help, answer):
+        self.stops, self.whole = stops, isinstance(stops[0], int)
+        if not (isinstance(value, int | float) and stops[0] <= value <= stops[-1]):
+            raise ValueError(f"{name} must start in [{_number(stops[0])}, {_number(stops[-1])}], got {value}")
+        self._handle = widgets.IntSlider(
+            value=self._nearest(value),
+            min=0,
+            max=len(stops) - 1,
+            readout=False,
+            description=label or name,
+            tooltip=help or label or name,
+            continuous_update=answer == LIVE,
+            style={"description_width": "130px"},
+            layout=widgets.Layout(width="370px"),
+        )
+        self._box = widgets.Text(
+            value=_number(value),
+            continuous_update=False,
+            tooltip=f"type a value from {_number(stops[0])} to {_number(stops[-1])}, then Enter",
+            layout=widgets.Layout(width="80px"),
+        )
+        self._moving = False
+        super().__init__(name, value, answer, [self._handle, self._box])
+        self._handle.observe(lambda change: self._move(self.stops[change.new]), "value")
+        self._box.observe(lambda change: self._typed(change.new), "value")
+        self.observe(lambda change: self._follow(change.new), "value")
+
+    def _nearest(self, value):
+        return int(np.argmin(np.abs(np.asarray(self.stops) - value)))
+
+    def _typed(self, words):
+        try:
+            value = float(words.strip().replace("−", "-").replace(",", "."))
+        except ValueError:
+            value = math.nan
+        if not self._moving:
+            self._move(self.value if math.isnan(value) else value)
+
+    def _move(self, value):
+        if not self._moving:
+            value = min(max(value, self.stops[0]), self.stops[-1])
+            self.value = round(value) if self.whole else float(value)
+            self._follow(self.value)  # also when nothing changed: a refused entry goes back
+
+    def _follow(self, value):
+        self._moving = True
+        try:
+            self._handle.value = self._nearest(value)
+            self._box.value = _number(value)
+        finally:
+            self._moving = False
+
+
+class LogSlider(Slider):
+    """A slider whose stops are evenly spaced in log(value − offset), from offset + low to offset + high.
+
+    ``LogSlider("lam", 1e-3, 2, 0, offset=-1, zero=True)`` is a scale in 1+λ: λ from −0.999 to 1, and with
+    ``zero`` the end λ = −1 itself as the last stop.
+    """
+
+    def __init__(
+        self, name, low, high, value, *, offset=0.0, zero=False, per_decade=20, label=None, help="", answer=LIVE
+    ):
+        if not 0 < low < high:
+            raise ValueError(f"{name}: a log slider needs 0 < low < high, got {low} and {high}")
+        decades = np.log10(high / low)
+        exact = np.log10(low) + np.arange(math.floor(decades * per_decade + 1e-9) + 1) / per_decade
+        gaps = [float(f"{gap:.3g}") for gap in 10.0**exact]
+        gaps = gaps if math.isclose(gaps[-1], high, rel_tol=1e-3) else [*gaps, high]
+        stops = [float(f"{offset + gap:.10g}") for gap in gaps]
+        self.offset = offset
+        self._build(name, [offset, *stops] if zero else stops, value, label, help, answer)
+
+    def _nearest(self, value):
+        gaps = np.asarray(self.stops) - self.offset
+        tiny = gaps[gaps > 0].min() / 10
+        return int(np.argmin(np.abs(np.log(np.maximum(gaps, tiny)) - np.log(max(value - self.offset, tiny)))))
+
+
+class Choice(Control):
+    """Buttons, one of which is chosen: options is a list of words, or a dict words -> value."""
+
+    def __init__(self, name, options, value=None, *, label=None, help="", answer=LIVE):
+        pairs = list(options.items()) if isinstance(options, dict) else [(str(option), option) for option in options]
+        self.stops = [option for _, option in pairs]
+        value = self.stops[0] if value is None else value
+        if value not in self.stops:
+            raise ValueError(f"{name} must start as one of {self.stops}, got {value!r}")
+        self._buttons = widgets.ToggleButtons(
+            options=pairs,
+            value=value,
+            description=label or name,
+            tooltips=[help] * len(pairs),
+            style={"description_width": "130px", "button_width": "auto"},
+        )
+        super().__init__(name, value, answer, [self._buttons])
+        traitlets.link((self._buttons, "value"), (self, "value"))
+
+
+# --- the picture --------------------------------------------------------------------------------------
+
+
+class _Stage:
+    """One Agg figure in three layers: background (drawn once), map (below zorder 1), moving artists."""
+
+    def __init__(self, setup, draw, figsize):
+        self._draw, self._setup = draw, setup
+        self.figure = Figure(figsize=figsize, dpi=100, layout="constrained")
+        self.canvas = FigureCanvasAgg(self.figure)
+        self._fixed = self._frame = None  # artists of setup; limits, scales and titles of the background
+        self._background = self._map = None
+
+    def paint(self, result):
+        """Show result; returns the picture as a PIL image."""
+        if self._fixed is None:
+            with plots.style():
+                self._setup(self.figure)
+                self._fixed = {a for ax in self.figure.axes for a in ax.get_children()}
+                self._draw(self.figure, result)
+        else:
+            self._draw(self.figure, result)
+        moving = self._moving()
+        frame = [
+            (ax.get_xlim(), ax.get_ylim(), ax.get_xscale(), ax.get_yscale(), ax.get_title("left"), ax.get_xlabel())
+            for ax in self.figure.axes
+        ]
+        if frame != self._frame:
+            self._repaint_background([artist for _, artist in moving])
+            self._frame = frame
+        chart = [(ax, a) for ax, a in moving if a.get_zorder() < 1]
+        if self._map is None or [a for _, a in chart] != self._charted or any(a.stale for _, a in chart):
+            self.canvas.restore_region(self._background)
+            for ax, artist in chart:
+                ax.draw_artist(artist)
+            self._map, self._charted = self.canvas.copy_from_bbox(self.figure.bbox), [a for _, a in chart]
+        self.canvas.restore_region(self._map)
+        for ax, artist in moving:
+            if artist.get_zorder() >= 1:
+                ax.draw_artist(artist)
+        return Image.frombuffer("RGBA", self.canvas.get_width_height(), self.canvas.buffer_rgba()).convert("RGB")
+
+    def _moving(self):
+        found = [(ax, a) for ax in self.figure.axes for a in ax.get_children() if a not in self._fixed]
+        return sorted(found, key=lambda pair: pair[1].get_zorder())
+
+    def _repaint_background(self, moving):
+        shown = [artist.get_visible() for artist in moving]
+        for artist in moving:
+            artist.set_visible(False)
+        self.canvas.draw()
+        for artist, visible in zip(moving, shown, strict=True):
+            artist.set_visible(visible)
+        self._background, self._map = self.canvas.copy_from_bbox(self.figure.bbox), None
+
+
+def _png(picture):
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+# --- the panel ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """A goal to reach with the sliders: ``met(values, result)`` is asked after every move."""
+
+    text: str
+    met: object
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What :meth:`Panel.probe` saw: number of moves, and p50 / p95 / max milliseconds by kind of control."""
+
+    moves: int
+    milliseconds: dict
+    compute_milliseconds: dict
+
+
+class Panel(widgets.VBox):
+    """A picture, its sentence and its controls.
+
+    compute : values -> result. Pure: no drawing, no state. With a control that answers "run" it may take a second
+        argument, ``progress``, and loop over ``progress(items)``: the panel shows a bar with the time left.
+    draw : (figure, result). Updates the picture through the keyed functions of :mod:`labkit.plots`.
+    alt : (values, result) -> one sentence, the alternative text and the printed read-out.
+    controls : sliders and choices, shown in this order.
+    setup : figure -> None, called once before the first ``draw``: axes, labels, whatever never moves.
+    challenge : optional :class:`Challenge`.
+
+    Raises whatever compute, draw or alt raise, after showing it: a panel never hides an error.
+    """
+
+    def __init__(self, compute, draw, alt, controls=(), *, setup=None, figsize=(9.6, 4.3), challenge=None):
+        names = [control.name for control in controls]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two controls share a name: {names}")
+        self._compute, self._alt, self.challenge = compute, alt, challenge
+        self._takes_progress = len(inspect.signature(compute).parameters) > 1
+        self._stage = _Stage(setup or (lambda figure: None), draw, figsize)
+        self.controls = {control.name: control for control in controls}
+        self.result, self.text, self.png, self.seconds = None, "", b"", {}
+        self._busy = self._stale = False
+        self._challenge_met_at = None
+
+        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%", max_width=WIDTH))
+        self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
+        self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
+        self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
+        self._reset = widgets.Button(description="Reset", icon="undo", tooltip="all controls back to the start")
+        self._run.on_click(lambda _: self.run())
+        self._reset.on_click(lambda _: self.reset())
+        for part, name in (
+            (self._image, "figure"),
+            (self._readout, "readout"),
+            (self._error, "error"),
+            (self._goal, "challenge"),
+            (self._reset, "reset"),
+            (self._run, "run"),
+        ):
+            part.add_class(f"labkit-{name}")
+        super().__init__(self._parts(), layout=widgets.Layout(max_width=WIDTH))
+        self.add_class("labkit-panel")
+        for control in controls:
+            control.observe(lambda change: self._changed(change.owner), "value")
+        self._show()
+
+    def _parts(self):
+        buttons = [self._run] if any(c.answer == RUN for c in self.controls.values()) else []
+        below = [widgets.Box(list(self.controls.values()), layout=widgets.Layout(flex_flow="row wrap"))]
+        below += [widgets.HBox([*buttons, self._reset, self._bar])] if self.controls else []
+        return [self._image, self._readout, self._error, *([self._goal] if self.challenge else []), *below]
+
+    @property
+    def values(self):
+        """What the controls say now: name -> value."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def set(self, **values):
+        """Move several controls, then redraw once."""
+        unknown = set(values) - set(self.controls)
+        if unknown:
+            raise ValueError(f"no control is called {sorted(unknown)}; there are {sorted(self.controls)}")
+        before, self._busy = self.values, True
+        try:
+            for name, value in values.items():
+                self.controls[name].value = value
+        finally:
+            self._busy = self._stale = False
+        if self.values != before:
+            self._show()
+
+    def reset(self):
+        """All controls back to where they started."""
+        self.set(**{name: control.initial for name, control in self.controls.items()})
+
+    def run(self):
+        """Compute with the present settings (what the Run button does)."""
+        self._show()
+
+    def _changed(self, control):
+        if control.answer == RUN and not self._busy:
+            self._say(f"{self.text} <em>(The settings have changed: press Run.)</em>", plain=False)
+        elif self._busy:
+            self._stale = True  # latest value wins: whoever is drawing now draws once more at the end
+        else:
+            self._show(control.answer)
+
+    def _show(self, answer=RUN):
+        self._busy = True
+        slow = answer != LIVE and self.text
+        try:
+            if slow:
+                self._say(f"{self.text} ⏳", plain=True)
+            self._stale = True
+            while self._stale:
+                self._stale = False
+                self._frame()
+            self._error.value = ""
+        except Exception as error:
+            self._error.value = (
+                "<div role='alert' style='color:#b3261e;font-weight:600'>⚠ This setting cannot be shown: "
+                f"{html.escape(str(error) or type(error).__name__)} — the picture is the last one that could.</div>"
+            )
+            raise
+        finally:
+            self._busy = False
+            self._bar.layout.display = "none"
+            if self.text:
+                self._say(self.text)
+
+    def _frame(self):
+        values, clock = self.values, time.perf_counter
+        start = clock()
+        result = self._compute(values, self._progress) if self._takes_progress else self._compute(values)
+        computed = clock()
+        text = self._alt(values, result)
+        picture = self._stage.paint(result)
+        drawn = clock()
+        self.png = _png(picture)
+        self.seconds = {"compute": computed - start, "draw": drawn - computed, "encode": clock() - drawn}
+        self.result, self.text = result, text
+        with self._image.hold_sync():
+            self._image.value, self._image.tooltip = self.png, text
+        if self.challenge:
+            self._judge(values, result)
+
+    def _judge(self, values, result):
+        met = bool(self.challenge.met(values, result))
+        if met and self._challenge_met_at is None:
+            self._challenge_met_at = ", ".join(
+                f"{c._handle.description if isinstance(c, Slider) else name} = {_words(values[name])}"
+                for name, c in self.controls.items()
+            )
+        won = self._challenge_met_at is not None
+        color, mark = ("#00795a", "★ Challenge met") if won else (plots.GREY, "☆ Challenge")
+        since = f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
+        self._goal.value = (
+            f"<div role='status' style='border-left:5px solid {color};padding:2px 10px;"
+            f"background:{'#00795a22' if met else 'transparent'}'>"
+            f"<b style='color:{color}'>{mark}:</b> {html.escape(self.challenge.text)}{since}</div>"
+        )
+
+    def _say(self, words, plain=True):
+        words = html.escape(words) if plain else words
+        self._readout.value = f"<div role='status' aria-live='polite' style='font-size:14px'>{words}</div>"
+
+    def _progress(self, items):
+        """Loop over items with a bar and the time left, as tqdm does."""
+        items, start, last = list(items), time.perf_counter(), 0.0
+        self._bar.value, self._bar.layout.display = 0, "flex"
+        for done, item in enumerate(items):
+            spent = time.perf_counter() - start
+            if spent - last > 0.1:
+                self._bar.value, last = done / len(items), spent
+                self._bar.description = f"{spent * (len(items) - done) / max(done, 1):.0f} s left"
+            yield item
+
+    def _repr_mimebundle_(self, **kwargs):
+        bundle = super()._repr_mimebundle_(**kwargs)
+        bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+        return {**bundle, "text/plain": self.text, "image/png": base64.b64encode(self.png).decode()}
+
+    def probe(self, seed=0, time_factor=1.0, random_positions=8):
+        """Visit corners, the middle and random positions, one control at a time, and check every frame.
+
+        Checked: the result is finite, the sentence is not empty, the picture changes whenever the sentence does, every
+        control moves the picture somewhere, compute and the whole frame keep their budget times ``time_factor``
+        (measured again, up to twice, before it counts), the start looks the same afterwards, no pyplot figure is left
+        open. Controls that answer "run" are pressed at their ends only.
+
+        Returns a :class:`Probe`; raises AssertionError listing everything that failed.
+        """
+        rng, trouble, moved = np.random.default_rng(seed), [], set()
+        total, compute = {}, {}
+        open_before = _open_figures()
+        self.reset()
+        first = self.png
+        challenge_met = self._challenge_met_at is not None
+        if self.challenge and challenge_met:
+            trouble.append("the challenge is met before anything is moved")
+        moves = 0
+        for target in self._positions(rng, random_positions):
+            for name, value in target.items():
+                control, before = self.controls[name], (self.text, self.png)
+                if control.value == value:
+                    continue
+                moves += 1
+                place = f"{name}={_words(value)} at {({n: _words(v) for n, v in self.values.items()})}"
+                try:
+                    control.value = value
+                    if control.answer == RUN:
+                        self.run()
+                except Exception as error:
+                    trouble.append(f"{place}: {type(error).__name__}: {error}")
+                    continue
+                if not _finite(self.result):
+                    trouble.append(f"{place}: the result is not finite")
+                if not (isinstance(self.text, str) and self.text.strip()):
+                    trouble.append(f"{place}: the sentence is empty")
+                if self.png != before[1]:
+                    moved.add(name)
+                elif self.text != before[0]:
+                    trouble.append(f"{place}: the sentence changed and the picture did not")
+                for _ in range(2):
+                    late = sum(self.seconds.values()) * 1e3 > BUDGET_MS[control.answer] * time_factor
+                    if not late and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor:
+                        break
+                    self._frame()
+                total.setdefault(control.answer, []).append(sum(self.seconds.values()) * 1e3)
+                compute.setdefault(control.answer, []).append(self.seconds["compute"] * 1e3)
+        trouble += [f"{name} never changes the picture" for name in self.controls if name not in moved]
+        for times, budget, what in ((total, BUDGET_MS, "frame"), (compute, COMPUTE_BUDGET_MS, "compute")):
+            for answer, spent in times.items():
+                if (worst := float(np.quantile(spent, 0.95))) > budget[answer] * time_factor:
+                    trouble.append(f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}")
+        self.reset()
+        if any(c.answer == RUN for c in self.controls.values()):
+            self.run()
+        elif self.png != first:
+            trouble.append("after a tour the start looks different")
+        if _open_figures() != open_before:
+            trouble.append("a pyplot figure was left open")
+        if not challenge_met:
+            self._challenge_met_at = None
+            self._frame()
+        assert not trouble, f"{len(trouble)} problem(s):\n" + "\n".join(trouble)
+        return Probe(moves, *({a: _summary(t) for a, t in times.items()} for times in (total, compute)))
+
+    def _positions(self, rng, random_positions):
+        quick = {n: c.stops for n, c in self.controls.items() if c.answer != RUN}
+        slow = {n: c.stops for n, c in self.controls.items() if c.answer == RUN}
+        ends = list(itertools.product(*((s[0], s[-1]) for s in quick.values())))
+        ends = ends if len(ends) <= 64 else [ends[i] for i in rng.choice(len(ends), 64, replace=False)]
+        spots = [*ends, tuple(s[len(s) // 2] for s in quick.values())]
+        spots += [tuple(s[rng.integers(len(s))] for s in quick.values()) for _ in range(random_positions)]
+        yield from (dict(zip(quick, spot, strict=True)) for spot in spots)
+        for name, stops in slow.items():
+            yield from ({name: stops[0]}, {name: stops[-1]})
+
+
+def _summary(times):
+    return tuple(round(float(t), 1) for t in np.quantile(times, (0.5, 0.95, 1)))
+
+
+def _words(value):
+    return _number(value) if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+
+
+def _open_figures():
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    return pyplot.get_fignums() if pyplot else []
+
+
+def _finite(result):
+    """Whether every number inside result (nested containers, arrays, tensors) is finite."""
+    if isinstance(result, dict):
+        return all(map(_finite, result.values()))
+    if isinstance(result, list | tuple):
+        return all(map(_finite, result))
+    if is_dataclass(result):
+        return all(_finite(getattr(result, field.name)) for field in fields(result))
+    if result is None or isinstance(result, str | bytes | bool):
+        return True
+    return bool(np.isfinite(plots.numbers(result)).all())
+
+
+# --- predict before you move --------------------------------------------------------------------------
+
+
+class Prediction(widgets.VBox):
+    """A question to answer before anything moves; the reveal quotes what the learner chose.
+
+    choices : words to choose from; answer : the right one, verbatim; reveal : why, shown afterwards.
+    """
+
+    def __init__(self, question, choices, answer, reveal):
+        if answer not in choices:
+            raise ValueError(f"answer must be one of the choices {list(choices)}, got {answer!r}")
+        self.question, self.answer, self.reveal = question, answer, reveal
+        self._radio = widgets.RadioButtons(options=list(choices), value=None, layout=widgets.Layout(width="auto"))
+        self._button = widgets.Button(
+            description="Reveal", icon="eye", disabled=True, tooltip="choose first, then see what happens"
+        )
+        self._verdict = widgets.HTML()
+        self._radio.observe(lambda _: setattr(self._button, "disabled", False), "value")
+        self._button.on_click(lambda _: self._open())
+        ask = widgets.HTML(f"<div style='font-size:15px'><b>Predict.</b> {html.escape(question)}</div>")
+        super().__init__([ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH))
+        self.add_class("labkit-prediction")
+
+    @property
+    def choice(self):
+        """What the learner chose, or None so far."""
+        return self._radio.value
+
+    def _open(self):
+        right = self.choice == self.answer
+        verdict = "That is what happens." if right else f"What happens is “{self.answer}”."
+        self._radio.disabled = self._button.disabled = True
+        self._verdict.value = (
+            f"<div role='status' style='border-left:5px solid {plots.GREEN if right else plots.RED};padding:2px 10px;"
+            f"font-size:14px'>You predicted “{html.escape(self.choice)}”. {html.escape(verdict)} "
+            f"{html.escape(self.reveal)}</div>"
+        )
+
+    def _repr_mimebundle_(self, **kwargs):
+        bundle = super()._repr_mimebundle_(**kwargs)
+        bundle = bundle[0] if isinstance(bundle, tuple) else bundle
+        return {**bundle, "text/plain": f"Predict. {self.question} " + " / ".join(self._radio.options)}

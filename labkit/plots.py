@@ -1,0 +1,235 @@
+"""The course's one drawing style and the pictures that recur.
+
+Drawing functions are *keyed*: ``line(ax, "truth", x, y)`` makes the line the first time and moves it every
+time after, so the same ``draw`` serves the first frame and the thousandth. A :class:`labkit.panel.Panel`
+keeps the axes as a cached background and repaints only what these functions touched; what lies below
+``zorder`` 1 (images, contours: the "map") is repainted only when it changed.
+"""
+
+from contextlib import contextmanager
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.path import Path
+
+# Okabe and Ito's eight colors: told apart with every common color blindness.
+INK, ORANGE, SKY, GREEN, YELLOW, BLUE, RED, PINK = (
+    "#1a1d24 #e69f00 #56b4e9 #009e73 #f0e442 #0072b2 #d55e00 #cc79a7".split()
+)
+GREY, MIST = "#6c7280", "#bcc0ca"
+REGIME_COLORS = {"I": RED, "II": BLUE, "III": MIST, "IV": GREEN}
+REGIME_TITLES = {
+    "I": "rich\nstarts afresh",
+    "II": "lazy\nreuses features",
+    "III": "lazy\nstarts afresh",
+    "IV": "rich\nand reusing",
+}
+
+STYLE = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "axes.titlecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8eaee",
+    "grid.linewidth": 0.8,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "text.color": INK,
+    "lines.linewidth": 2,
+    "figure.constrained_layout.w_pad": 0.12,
+    "figure.constrained_layout.wspace": 0.06,
+}
+
+
+@contextmanager
+def style():
+    """The course's matplotlib settings, for the time of a ``with`` block."""
+    with mpl.rc_context(STYLE):
+        yield
+
+
+def numbers(values):
+    """Anything array-like, tensors on any device included, as a float numpy array."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values, dtype=float)
+
+
+# --- keyed artists: made once, moved ever after -------------------------------------------------------
+
+
+def _find(ax, key):
+    return next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+
+
+def line(ax, key, x, y, **style):
+    """A curve; x and y of shape (points,)."""
+    artist = _find(ax, key)
+    if artist is None:
+        (artist,) = ax.plot([], [], gid=key, **{"color": INK, **style})
+    artist.set_data(numbers(x), numbers(y))
+    return artist
+
+
+def lines(ax, key, x, ys, **style):
+    """Many curves over one x (points,): ys (curves, points). ``colors=`` may be one color or one a curve."""
+    artist = _find(ax, key)
+    if artist is None:
+        artist = LineCollection([], gid=key, **{"colors": MIST, "linewidths": 1.2, **style})
+        ax.add_collection(artist, autolim=False)
+    x, ys = numbers(x), numbers(ys)
+    artist.set_segments(np.stack([np.broadcast_to(x, ys.shape), ys], axis=-1))
+    return artist
+
+
+def dots(ax, key, x, y, **style):
+    """Points without a line, each (points,)."""
+    return line(ax, key, x, y, **{"linestyle": "none", "marker": "o", "markersize": 6, **style})
+
+
+def now(ax, key, x, y):
+    """Where the sliders stand: the same yellow dot in every picture."""
+    style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6, "zorder": 6}
+    return dots(ax, key, np.atleast_1d(numbers(x)), np.atleast_1d(numbers(y)), **style)
+
+
+def text(ax, key, x, y, words, **style):
+    """Words at data coordinates (pass ``transform=ax.transAxes`` for axes fractions)."""
+    artist = _find(ax, key)
+    if artist is None:
+        artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 7, "clip_on": False, **style})
+    artist.set_position((float(x), float(y)))
+    artist.set_text(words)
+    if "color" in style:
+        artist.set_color(style["color"])
+    return artist
+
+
+def image(ax, key, rgb, extent):
+    """A picture rgb (height, width, 3) in [0, 1], first row at the bottom, over extent (x0, x1, y0, y1)."""
+    pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
+    artist = _find(ax, key)
+    if artist is None:
+        limits = ax.get_xlim(), ax.get_ylim()
+        artist = ax.imshow(pixels, origin="lower", aspect=ax.get_aspect(), extent=extent, gid=key, zorder=0)
+        ax.set(xlim=limits[0], ylim=limits[1])
+    artist.set_data(pixels)
+    artist.set_extent(extent)
+    return artist
+
+
+def contours(ax, key, x, y, z, levels, words="{:g}", **style):
+    """Labeled level lines of z (len(y), len(x)); drawn anew at each call, part of the map."""
+    while (old := _find(ax, key)) is not None:
+        old.remove()
+    z = numbers(z)
+    levels = [level for level in levels if z.min() < level < z.max()]
+    if not levels:
+        return
+    drawn = ax.contour(numbers(x), numbers(y), z, levels, **{"colors": INK, "linewidths": 1, **style})
+    drawn.set(gid=key, zorder=0.5)
+    for label in ax.clabel(drawn, fmt=words.format, fontsize=8.5):
+        label.set(gid=key, zorder=0.6)
+
+
+def stems(ax, key, height, positions=None, **style):
+    """Coefficients as stems from zero with a head: height (dim,)."""
+    height = numbers(height)
+    positions = np.arange(len(height)) if positions is None else numbers(positions)
+    color = style.pop("color", INK)
+    gap = np.full_like(height, np.nan)
+    x = np.repeat(positions, 3)
+    y = np.stack([np.zeros_like(height), height, gap], axis=-1).ravel()
+    stick = {k: style[k] for k in ("zorder", "alpha") if k in style}
+    line(ax, f"{key} sticks", x, y, color=color, linewidth=1.4, **stick)
+    return dots(ax, key, positions, height, color=color, **style)
+
+
+def curve_and_dots(ax, key, curve, points=None, **style):
+    """Theory as a line, simulation as dots with error bars.
+
+    curve = (x, y); points = (x, mean, standard error), drawn at ± one standard error, or None while the
+    simulation is still running.
+    """
+    color = style.pop("color", INK)
+    line(ax, f"{key} theory", *curve, color=color, **style)
+    x, mean, error = (np.empty(0),) * 3 if points is None else map(numbers, points)
+    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
+    line(ax, f"{key} bars", np.repeat(x, 3), bars, color=color, linewidth=1.4)
+    return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
+
+
+# --- axes ---------------------------------------------------------------------------------------------
+
+
+def frame(ax, title="", x="", y="", **limits):
+    """Title and labels; any ``Axes.set`` keyword (xlim, ylim, xscale, xticks ...) may follow."""
+    ax.set(title=title, xlabel=x, ylabel=y, **limits)
+    ax.minorticks_off() if limits.get("xscale") != "log" else None
+    return ax
+
+
+def one_plus_log(lam, floor=1e-3):
+    """Position of λ on an axis that is logarithmic in 1+λ; exactly −1 sits a third of a decade left of the floor."""
+    gap = 1 + numbers(lam)
+    return np.log10(np.where(gap < floor, floor / 10 ** (1 / 3), gap))
+
+
+def one_plus_log_axis(ax, ticks=(-1, -0.999, -0.99, -0.9, 0, 1)):
+    """Ticks for an x axis in :func:`one_plus_log`."""
+    ax.set_xticks(one_plus_log(ticks), [f"{lam:g}".replace("-", "−") for lam in ticks])
+
+
+# --- the regime triangle ------------------------------------------------------------------------------
+
+_CORNERS = np.array([[0.0, 0.0], [0.5, np.sqrt(3) / 2], [1.0, 0.0]])  # I, II, III
+
+
+def regime_rgb(weights):
+    """Color of barycentric weights (..., 3) in the order I, II, III: (..., 3).
+
+    A quadratic blend: pure hues in the corners, the green of regime IV half way between I and II, so a
+    color names a place in the triangle.
+    """
+    w = numbers(weights)
+    one, two, three, four = (np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV"))
+    edge = 2 * four - (one + two) / 2  # the control point that makes the mid-edge exactly green
+    w1, w2, w3 = (w[..., i, None] for i in range(3))
+    mixed = w1**2 * one + w2**2 * two + w3**2 * three + 2 * w1 * w2 * edge
+    return (mixed + w1 * w3 * (one + three) + w2 * w3 * (two + three)).clip(0, 1)
+
+
+def triangle_xy(weights):
+    """Place of barycentric weights (..., 3) in the drawn triangle: x, y, each (...)."""
+    place = numbers(weights) @ _CORNERS
+    return place[..., 0], place[..., 1]
+
+
+def regime_triangle(ax, title="Where this network sits", pixels=240):
+    """The triangle of all attainable (ℓ, PD), colored by regime: the fixed part of the picture."""
+    ax.set(aspect="equal", xlim=(-0.22, 1.22), ylim=(-0.16, 1.06))
+    ax.set_axis_off()
+    ax.set_title(title)
+    height = _CORNERS[1, 1]
+    x, y = np.meshgrid(np.linspace(0, 1, pixels), np.linspace(0, height, pixels))
+    two = y / height
+    weights = np.stack([1 - x - two / 2, two, x - two / 2], axis=-1)
+    fill = ax.imshow(regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0)
+    fill.set_clip_path(Path([*_CORNERS, _CORNERS[0]], closed=True), ax.transData)
+    ax.set(xlim=(-0.22, 1.22), ylim=(-0.16, 1.06))
+    ax.plot(*np.vstack([_CORNERS, _CORNERS[0]]).T, color=GREY, linewidth=1.2)
+    below, above = {"va": "top", "fontweight": "bold"}, {"va": "bottom", "fontweight": "bold"}
+    ax.text(0, -0.03, f"I  {REGIME_TITLES['I']}", ha="center", **below)
+    ax.text(1, -0.03, f"III  {REGIME_TITLES['III']}", ha="center", **below)
+    ax.text(0.5, height + 0.03, f"II  {REGIME_TITLES['II']}", ha="center", **above)
+    ax.text(0.2, height / 2, f"IV  {REGIME_TITLES['IV']}", ha="right", fontweight="bold", va="center")
