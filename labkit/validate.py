@@ -1,7 +1,7 @@
-"""Checks at the door: every public function turns its arguments into tensors here, and refuses what it cannot do.
+"""Checks at the door: every public function turns its arguments into tensors here and refuses bad ones.
 
-A refusal is a sentence with the argument, the value and the allowed range: ``lam must lie in [-1, 1], got 1.3``;
-for a batch it names the first bad element: ``lam[3, 0] = 1.3 must lie in [-1, 1]``.
+A refusal is a sentence with the argument, the value and the allowed range: ``lam must lie in [-1, 1], got
+1.3``; for a batch it names the first bad element: ``lam[3, 0] = 1.3 must lie in [-1, 1]``.
 """
 
 from functools import reduce
@@ -16,8 +16,8 @@ from labkit import compute
 def as_tensors(**named: float | Tensor) -> tuple[Tensor, ...]:
     """The arguments, in order, as floating tensors of one dtype on one device.
 
-    Device and dtype come from the tensors among the arguments (the widest dtype wins) and plain numbers follow them;
-    without any tensor they are those of ``labkit.compute``.
+    Device and dtype come from the tensors among the arguments (the widest dtype wins) and plain numbers
+    follow them; without any tensor they are those of ``labkit.compute``.
 
     Raises
         TypeError: an argument is neither a number nor a tensor, or a tensor that is not floating.
@@ -38,12 +38,10 @@ def as_tensors(**named: float | Tensor) -> tuple[Tensor, ...]:
         for name, value in others:
             if value.device != leader.device:
                 raise ValueError(
-                    f"{first} is on {leader.device} but {name} is on {value.device}: move them together"
+                    f"{first} is on {leader.device} but {name} is on {value.device}: use one device"
                 )
-        device, dtype = (
-            leader.device,
-            reduce(torch.promote_types, (value.dtype for value in tensors.values())),
-        )
+        dtypes = (value.dtype for value in tensors.values())
+        device, dtype = leader.device, reduce(torch.promote_types, dtypes)
     else:
         device, dtype = compute.device(), compute.dtype()
     return tuple(torch.as_tensor(value, dtype=dtype, device=device) for value in named.values())
@@ -88,10 +86,10 @@ def refuse(name: str, value: Tensor, allowed: Tensor, rule: str) -> None:
     if bool(allowed.all()):
         return
     index = (~allowed).nonzero()[0].tolist()
-    bad = value.detach()[tuple(index)]
+    bad = value[tuple(index)]
     shown = (
         repr(bad.item()) if bad.dtype == torch.float64 else f"{bad.item():.8g}"
-    )  # float32 1.3 prints as 1.3
+    )  # float32: 1.3, not 1.29999995
     if index:
         raise ValueError(f"{name}{index} = {shown} {rule}")
     raise ValueError(f"{name} {rule}, got {shown}")
