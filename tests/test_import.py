@@ -1,0 +1,40 @@
+"""A learner waits for torch once; labkit itself must not be felt."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.calibration import slowness
+
+LIMIT_SECONDS = 1.0  # beyond `import torch`
+PROGRAM = """
+import time
+import torch
+start = time.perf_counter()
+import labkit
+{names}
+print(time.perf_counter() - start)
+"""
+
+
+def seconds_beyond_torch(names, repeats=3):
+    """Shortest time, over fresh processes, from after `import torch` until labkit and `names` are there."""
+    program = PROGRAM.format(names=names)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+        )
+        for _ in range(repeats)
+    ]
+    return min(float(run.stdout) for run in runs)
+
+
+@pytest.mark.parametrize(
+    "names", ["", "from labkit import Panel, check, plots"], ids=["labkit", "first cell"]
+)
+def test_import_is_quick(names):
+    """Names load on first use, so the first cell of a lesson, which uses them, has to keep the limit too."""
+    assert seconds_beyond_torch(names) <= LIMIT_SECONDS * slowness()
