@@ -1,0 +1,133 @@
+"""Lessons from their masters: ``lessons/NN.ipynb`` is ``solutions/NN.ipynb`` with the answers blanked.
+
+The blanking is nbgrader's own, used as a library, so a lesson is what ``nbgrader generate_assignment`` would
+hand out. The same master always gives the same bytes: what differs from run to run or from computer to
+computer (outputs, execution counts, widget state, the Python version, random cell ids) is removed or derived
+from the content.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+CODE_STUB = "# YOUR CODE HERE\nraise NotImplementedError"
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+KEPT = ("nbgrader", "tags", "jupyter")  # of a cell's metadata; the rest is what an editor remembers
+
+
+def masters(folder: Path) -> list[Path]:
+    """The notebooks of a folder, in the order of the course."""
+    return sorted(Path(folder).glob("*.ipynb"))
+
+
+def read(path: Path) -> NotebookNode:
+    """A notebook just as it stands in the file: nbformat's own reader would invent ids and repair duplicates.
+
+    Raises ValueError for a file that is not a notebook of format 4.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:  # of json, and of the encoding
+        raise ValueError(f"{path} must be a notebook in JSON, but it cannot be read: {error}") from error
+    if not isinstance(content, dict) or content.get("nbformat") != 4 or "cells" not in content:
+        raise ValueError(f"{path} must be a notebook of format 4, got another JSON file")
+    for cell in content["cells"]:
+        if isinstance(cell.get("source"), list):  # the file may hold a list of lines
+            cell["source"] = "".join(cell["source"])
+    return nbformat.from_dict(content)
+
+
+def lesson(master: NotebookNode) -> NotebookNode:
+    """The notebook that learners open. Raises ValueError when a solution region is nested or never ends."""
+    from nbgrader.preprocessors import ClearHiddenTests, ClearOutput, ClearSolutions
+
+    notebook = nbformat.from_dict(master)  # a deep copy
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
+    taken = [cell.id for cell in notebook.cells if "id" in cell]
+    for cell in notebook.cells:
+        cell.metadata = NotebookNode({key: cell.metadata[key] for key in KEPT if key in cell.metadata})
+        if "id" not in cell:
+            cell.id = _derived_id(cell, taken)
+            taken.append(cell.id)
+    try:
+        for step in (
+            ClearSolutions(code_stub={"python": CODE_STUB}, enforce_metadata=False),
+            ClearHiddenTests(enforce_metadata=False),
+            ClearOutput(),
+        ):
+            notebook, _ = step.preprocess(notebook, {})
+    except RuntimeError as error:  # what nbgrader raises for a region without an end
+        raise ValueError(
+            f"a solution or hidden-test region must be closed and not nested: {error}"
+        ) from error
+    return notebook
+
+
+def text(notebook: NotebookNode) -> str:
+    """The bytes of a notebook file, as a string."""
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
+
+
+def build(solutions: Path, lessons: Path) -> list[Path]:
+    """Make every lesson anew; return those whose file changed. A second run returns none."""
+    made = _made(solutions)
+    Path(lessons).mkdir(exist_ok=True)
+    changed = []
+    for name, content in made.items():
+        target = Path(lessons) / name
+        if not target.exists() or target.read_bytes() != content.encode():
+            target.write_bytes(content.encode())
+            changed.append(target)
+    return changed
+
+
+def drift(solutions: Path, lessons: Path) -> list[str]:
+    """What ``build`` would change, a sentence a lesson: missing, edited by hand, stale, without a master."""
+    found = []
+    made = _made(solutions)
+    for name, content in made.items():
+        target = Path(lessons) / name
+        if not target.exists():
+            found.append(f"lessons/{name} is missing")
+        elif target.read_bytes() != content.encode():
+            found.append(f"lessons/{name} is not what solutions/{name} gives{_where(target, content)}")
+    for path in masters(lessons):
+        if path.name not in made:
+            found.append(f"lessons/{path.name} has no master in solutions/: delete it")
+    return found
+
+
+def _made(solutions: Path) -> dict[str, str]:
+    made = {}
+    for path in masters(solutions):
+        try:
+            made[path.name] = text(lesson(read(path)))
+        except ValueError as error:
+            raise ValueError(f"solutions/{path.name}: {error}") from error
+    return made
+
+
+def _derived_id(cell: NotebookNode, taken: list[str]) -> str:
+    """Eight letters from the content; equal cells get different ones, in the order in which they stand."""
+    for copy in range(len(taken) + 1):
+        name = hashlib.sha256(f"{cell.cell_type}\n{cell.source}\n{copy}".encode()).hexdigest()[:8]
+        if name not in taken:
+            return name
+    raise AssertionError("unreachable: one more candidate than names taken")
+
+
+def _where(path: Path, content: str) -> str:
+    """The first cell in which a lesson differs, for the message."""
+    try:
+        here = read(path).cells
+    except ValueError:
+        return ": it is not a notebook"
+    wanted = nbformat.from_dict(json.loads(content)).cells
+    for number, (cell, other) in enumerate(zip(here, wanted, strict=False), start=1):
+        if cell != other:
+            return f", first in cell {number} (id {other.id})"
+    return ", in the number of cells" if len(here) != len(wanted) else ", in its metadata"
