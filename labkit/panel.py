@@ -77,7 +77,9 @@ class Slider(Control):
         count = 101 if step is None else round((high - low) / step) + 1
         stops = np.linspace(low, high, count) if step is None else low + step * np.arange(count)
         whole = isinstance(step, int) and isinstance(low, int)
-        self._build(name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer)
+        self._build(
+            name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer
+        )
 
     def _build(self, name, stops, value, label, help, answer):
         self.stops, self.whole = stops, isinstance(stops[0], int)
@@ -140,7 +142,18 @@ class LogSlider(Slider):
     """
 
     def __init__(
-        self, name, low, high, value, *, offset=0.0, zero=False, per_decade=20, label=None, help="", answer=LIVE
+        self,
+        name,
+        low,
+        high,
+        value,
+        *,
+        offset=0.0,
+        zero=False,
+        per_decade=20,
+        label=None,
+        help="",
+        answer=LIVE,
     ):
         if not 0 < low < high:
             raise ValueError(f"{name}: a log slider needs 0 < low < high, got {low} and {high}")
@@ -162,7 +175,11 @@ class Choice(Control):
     """Buttons, one of which is chosen: options is a list of words, or a dict words -> value."""
 
     def __init__(self, name, options, value=None, *, label=None, help="", answer=LIVE):
-        pairs = list(options.items()) if isinstance(options, dict) else [(str(option), option) for option in options]
+        pairs = (
+            list(options.items())
+            if isinstance(options, dict)
+            else [(str(option), option) for option in options]
+        )
         self.stops = [option for _, option in pairs]
         value = self.stops[0] if value is None else value
         if value not in self.stops:
@@ -196,13 +213,22 @@ class _Stage:
         if self._fixed is None:
             with plots.style():
                 self._setup(self.figure)
+                if self.figure.axes:  # the labels of contours need the axes where they will be
+                    self.figure.get_layout_engine().execute(self.figure)
                 self._fixed = {a for ax in self.figure.axes for a in ax.get_children()}
                 self._draw(self.figure, result)
         else:
             self._draw(self.figure, result)
         moving = self._moving()
         frame = [
-            (ax.get_xlim(), ax.get_ylim(), ax.get_xscale(), ax.get_yscale(), ax.get_title("left"), ax.get_xlabel())
+            (
+                ax.get_xlim(),
+                ax.get_ylim(),
+                ax.get_xscale(),
+                ax.get_yscale(),
+                ax.get_title("left"),
+                ax.get_xlabel(),
+            )
             for ax in self.figure.axes
         ]
         if frame != self._frame:
@@ -218,7 +244,9 @@ class _Stage:
         for ax, artist in moving:
             if artist.get_zorder() >= 1:
                 ax.draw_artist(artist)
-        return Image.frombuffer("RGBA", self.canvas.get_width_height(), self.canvas.buffer_rgba()).convert("RGB")
+        return Image.frombuffer("RGBA", self.canvas.get_width_height(), self.canvas.buffer_rgba()).convert(
+            "RGB"
+        )
 
     def _moving(self):
         found = [(ax, a) for ax in self.figure.axes for a in ax.get_children() if a not in self._fixed]
@@ -290,7 +318,9 @@ class Panel(widgets.VBox):
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
-        self._reset = widgets.Button(description="Reset", icon="undo", tooltip="all controls back to the start")
+        self._reset = widgets.Button(
+            description="Reset", icon="undo", tooltip="all controls back to the start"
+        )
         self._run.on_click(lambda _: self.run())
         self._reset.on_click(lambda _: self.reset())
         for part, name in (
@@ -397,7 +427,9 @@ class Panel(widgets.VBox):
             )
         won = self._challenge_met_at is not None
         color, mark = ("#00795a", "★ Challenge met") if won else (plots.GREY, "☆ Challenge")
-        since = f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
+        since = (
+            f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
+        )
         self._goal.value = (
             f"<div role='status' style='border-left:5px solid {color};padding:2px 10px;"
             f"background:{'#00795a22' if met else 'transparent'}'>"
@@ -449,7 +481,7 @@ class Panel(widgets.VBox):
                 if control.value == value:
                     continue
                 moves += 1
-                place = f"{name}={_words(value)} at {({n: _words(v) for n, v in self.values.items()})}"
+                place = f"{name}={_words(value)} at { ({n: _words(v) for n, v in self.values.items()}) }"
                 try:
                     control.value = value
                     if control.answer == RUN:
@@ -467,7 +499,10 @@ class Panel(widgets.VBox):
                     trouble.append(f"{place}: the sentence changed and the picture did not")
                 for _ in range(2):
                     late = sum(self.seconds.values()) * 1e3 > BUDGET_MS[control.answer] * time_factor
-                    if not late and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor:
+                    if (
+                        not late
+                        and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor
+                    ):
                         break
                     self._frame()
                 total.setdefault(control.answer, []).append(sum(self.seconds.values()) * 1e3)
@@ -476,7 +511,9 @@ class Panel(widgets.VBox):
         for times, budget, what in ((total, BUDGET_MS, "frame"), (compute, COMPUTE_BUDGET_MS, "compute")):
             for answer, spent in times.items():
                 if (worst := float(np.quantile(spent, 0.95))) > budget[answer] * time_factor:
-                    trouble.append(f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}")
+                    trouble.append(
+                        f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}"
+                    )
         self.reset()
         if any(c.answer == RUN for c in self.controls.values()):
             self.run()
@@ -541,7 +578,9 @@ class Prediction(widgets.VBox):
         if answer not in choices:
             raise ValueError(f"answer must be one of the choices {list(choices)}, got {answer!r}")
         self.question, self.answer, self.reveal = question, answer, reveal
-        self._radio = widgets.RadioButtons(options=list(choices), value=None, layout=widgets.Layout(width="auto"))
+        self._radio = widgets.RadioButtons(
+            options=list(choices), value=None, layout=widgets.Layout(width="auto")
+        )
         self._button = widgets.Button(
             description="Reveal", icon="eye", disabled=True, tooltip="choose first, then see what happens"
         )
@@ -549,7 +588,9 @@ class Prediction(widgets.VBox):
         self._radio.observe(lambda _: setattr(self._button, "disabled", False), "value")
         self._button.on_click(lambda _: self._open())
         ask = widgets.HTML(f"<div style='font-size:15px'><b>Predict.</b> {html.escape(question)}</div>")
-        super().__init__([ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH))
+        super().__init__(
+            [ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH)
+        )
         self.add_class("labkit-prediction")
 
     @property

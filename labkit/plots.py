@@ -116,30 +116,41 @@ def text(ax, key, x, y, words, **style):
 
 
 def image(ax, key, rgb, extent):
-    """A picture rgb (height, width, 3) in [0, 1], first row at the bottom, over extent (x0, x1, y0, y1)."""
+    """A picture rgb (height, width, 3) in [0, 1], first row at the bottom, over extent (x0, x1, y0, y1), linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
     artist = _find(ax, key)
     if artist is None:
-        limits = ax.get_xlim(), ax.get_ylim()
+        limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}  # imshow would change them
         artist = ax.imshow(pixels, origin="lower", aspect=ax.get_aspect(), extent=extent, gid=key, zorder=0)
-        ax.set(xlim=limits[0], ylim=limits[1])
-    artist.set_data(pixels)
-    artist.set_extent(extent)
+        ax.set(**limits)
+    elif not np.array_equal(artist.get_array(), pixels):
+        artist.set_data(pixels)
     return artist
 
 
-def contours(ax, key, x, y, z, levels, words="{:g}", **style):
-    """Labeled level lines of z (len(y), len(x)); drawn anew at each call, part of the map."""
-    while (old := _find(ax, key)) is not None:
-        old.remove()
-    z = numbers(z)
-    levels = [level for level in levels if z.min() < level < z.max()]
-    if not levels:
-        return
-    drawn = ax.contour(numbers(x), numbers(y), z, levels, **{"colors": INK, "linewidths": 1, **style})
-    drawn.set(gid=key, zorder=0.5)
-    for label in ax.clabel(drawn, fmt=words.format, fontsize=8.5):
-        label.set(gid=key, zorder=0.6)
+def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
+    """Level lines of z (len(y), len(x)), part of the map: drawn anew only when z changed.
+
+    Each is labeled where it crosses the height nearest to label_y (default: the middle).
+    """
+    x, y, z, old = numbers(x), numbers(y), numbers(z), _find(ax, key)
+    if old is not None:
+        if np.array_equal(old.height, z):
+            return
+        old.remove()  # takes its labels along
+    levels = [level for level in levels if z.min() < level < z.max()] or [np.inf]
+    drawn = ax.contour(x, y, z, levels, **{"colors": INK, "linewidths": 1, **style})
+    drawn.height = z
+    label_y = y.mean() if label_y is None else label_y
+    spots = []
+    for level in levels:
+        row, column = np.nonzero((z[:, :-1] < level) != (z[:, 1:] < level))
+        if len(row):
+            nearest = np.argmin(np.abs(y[row] - label_y))
+            spots.append((x[column[nearest]], y[row[nearest]]))
+    labels = ax.clabel(drawn, fmt=lambda v: words.format(v).replace("-", "−"), fontsize=8.5, manual=spots)
+    for artist, zorder in ((drawn, 0.5), *((label, 0.6) for label in labels or ())):
+        artist.set(gid=key, zorder=zorder)
 
 
 def stems(ax, key, height, positions=None, **style):
@@ -179,15 +190,32 @@ def frame(ax, title="", x="", y="", **limits):
     return ax
 
 
-def one_plus_log(lam, floor=1e-3):
-    """Position of λ on an axis that is logarithmic in 1+λ; exactly −1 sits a third of a decade left of the floor."""
+_FLOOR, _STRIP = -3.0, 1 / 3  # a log axis in 1+λ ends at 1e-3; the strip left of it is λ = −1 itself
+
+
+def one_plus_log(lam):
+    """Position of λ on an axis that is logarithmic in 1+λ down to 1e-3; exactly −1 has a strip of its own at the left."""
     gap = 1 + numbers(lam)
-    return np.log10(np.where(gap < floor, floor / 10 ** (1 / 3), gap))
+    return np.where(gap > 0, np.log10(np.maximum(gap, 10**_FLOOR)), _FLOOR - _STRIP)
+
+
+def lam_at(position):
+    """The inverse of :func:`one_plus_log`: λ at a position, −1 in the left half of the strip."""
+    position = numbers(position)
+    return np.where(position < _FLOOR - _STRIP / 2, -1.0, 10.0**position - 1)
 
 
 def one_plus_log_axis(ax, ticks=(-1, -0.999, -0.99, -0.9, 0, 1)):
-    """Ticks for an x axis in :func:`one_plus_log`."""
+    """Make x an axis in :func:`one_plus_log`, from λ = −1 to 1."""
+    ax.set_xlim(one_plus_log([-1, 1]))
     ax.set_xticks(one_plus_log(ticks), [f"{lam:g}".replace("-", "−") for lam in ticks])
+
+
+def power_axis(axis, low, high, every=1):
+    """Make a linear axis in log₁₀ of a quantity read as powers of ten, from 10^low to 10^high."""
+    powers = np.arange(np.ceil(low), high + 1e-9, every)
+    axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
+    axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
 
 
 # --- the regime triangle ------------------------------------------------------------------------------
@@ -202,7 +230,9 @@ def regime_rgb(weights):
     color names a place in the triangle.
     """
     w = numbers(weights)
-    one, two, three, four = (np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV"))
+    one, two, three, four = (
+        np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV")
+    )
     edge = 2 * four - (one + two) / 2  # the control point that makes the mid-edge exactly green
     w1, w2, w3 = (w[..., i, None] for i in range(3))
     mixed = w1**2 * one + w2**2 * two + w3**2 * three + 2 * w1 * w2 * edge
@@ -224,7 +254,9 @@ def regime_triangle(ax, title="Where this network sits", pixels=240):
     x, y = np.meshgrid(np.linspace(0, 1, pixels), np.linspace(0, height, pixels))
     two = y / height
     weights = np.stack([1 - x - two / 2, two, x - two / 2], axis=-1)
-    fill = ax.imshow(regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0)
+    fill = ax.imshow(
+        regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0
+    )
     fill.set_clip_path(Path([*_CORNERS, _CORNERS[0]], closed=True), ax.transData)
     ax.set(xlim=(-0.22, 1.22), ylim=(-0.16, 1.06))
     ax.plot(*np.vstack([_CORNERS, _CORNERS[0]]).T, color=GREY, linewidth=1.2)
@@ -232,4 +264,4 @@ def regime_triangle(ax, title="Where this network sits", pixels=240):
     ax.text(0, -0.03, f"I  {REGIME_TITLES['I']}", ha="center", **below)
     ax.text(1, -0.03, f"III  {REGIME_TITLES['III']}", ha="center", **below)
     ax.text(0.5, height + 0.03, f"II  {REGIME_TITLES['II']}", ha="center", **above)
-    ax.text(0.2, height / 2, f"IV  {REGIME_TITLES['IV']}", ha="right", fontweight="bold", va="center")
+    ax.text(0.17, height / 2, f"IV  {REGIME_TITLES['IV']}", ha="right", fontweight="bold", va="center")

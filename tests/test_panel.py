@@ -1,0 +1,308 @@
+"""Panels in plain Python: what a kernel does between a moved slider and a new picture."""
+
+import base64
+import math
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from labkit import plots
+from labkit.panel import Challenge, Choice, LogSlider, Panel, Prediction, Slider
+
+
+def setup(figure):
+    left, right = figure.subplots(1, 2)
+    plots.frame(left, "A wave", "x", "y", xlim=(0, 1), ylim=(-2, 2))
+    plots.frame(right, "A map", "x", "y", xlim=(0, 1), ylim=(0, 1))
+
+
+def wave(values):
+    x = np.linspace(0, 1, 60)
+    return {
+        "x": x,
+        "y": values["height"] * np.sin(values["waves"] * x),
+        "map": np.outer(x, x) * values["height"] / 2,
+    }
+
+
+def draw(figure, result):
+    left, right = figure.axes
+    plots.line(left, "wave", result["x"], result["y"])
+    plots.now(left, "now", result["x"][30], result["y"][30])
+    plots.image(right, "map", np.repeat(result["map"][..., None], 3, axis=-1), (0, 1, 0, 1))
+    plots.contours(right, "levels", result["x"], result["x"], result["map"], (0.1, 0.3))
+
+
+def sentence(values, result):
+    return f"{values['waves']} half waves, largest value {np.abs(result['y']).max():.4f}"
+
+
+def make(waves=3, height=1.0, compute=wave, draw=draw, alt=sentence, **kwargs):
+    controls = [Slider("waves", 1, 9, waves, step=1), LogSlider("height", 0.1, 2, height, answer="settle")]
+    return Panel(compute, draw, alt, controls, setup=kwargs.pop("setup", setup), **kwargs)
+
+
+# --- controls
+
+
+def test_log_slider_in_one_plus_lam_ends_in_exactly_minus_one():
+    lam = LogSlider("lam", 1e-3, 2, 0, offset=-1, zero=True)
+    assert lam.stops[0] == -1 and lam.stops[1] == -0.999 and lam.stops[-1] == 1
+    assert {-0.99, -0.9, 0.0} <= set(lam.stops)
+    gaps = np.diff(np.log10(1 + np.array(lam.stops[1:])))
+    assert gaps.max() < 1.2 / 20 and gaps.min() > 0
+    lam._handle.value = 0
+    assert lam.value == -1 and lam._box.value == "-1"
+
+
+def test_slider_handle_box_and_value_follow_each_other():
+    slider = LogSlider("c", 1e-3, 10, 1e-1)
+    slider._handle.value = 0
+    assert slider.value == 1e-3 and slider._box.value == "0.001"
+    slider._box.value = "0,0316"  # a decimal comma is understood
+    assert slider.value == 0.0316 and slider.stops[slider._handle.value] == 0.0316
+    slider.value = 5.0
+    assert slider._box.value == "5" and abs(math.log10(slider.stops[slider._handle.value] / 5)) < 0.026
+
+
+@pytest.mark.parametrize(
+    ("typed", "kept"),
+    [("abc", 4), ("nan", 4), ("", 4), ("99", 9), ("-3", 1), ("6.7", 7), ("inf", 9), ("−2", 1)],
+)
+def test_typed_values_are_kept_in_range_or_put_back(typed, kept):
+    slider = Slider("n", 1, 9, 4, step=1)
+    slider._box.value = typed
+    assert slider.value == kept and isinstance(slider.value, int)
+    assert slider._box.value == str(kept) and slider.stops[slider._handle.value] == kept
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        lambda: Slider("n", 5, 1, 3),
+        lambda: Slider("n", 1, 5, 9),
+        lambda: Slider("n", 1, 5, "x"),
+        lambda: LogSlider("c", 0, 1, 0.5),
+        lambda: Slider("n", 1, 5, 3, answer="later"),
+        lambda: Choice("k", ["a", "b"], "z"),
+        lambda: Prediction("?", ["a", "b"], "z", "because"),
+        lambda: Panel(
+            lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]
+        ),
+        lambda: make().set(missing=3),
+    ],
+)
+def test_mistakes_of_an_author_are_refused(bad):
+    with pytest.raises(ValueError):
+        bad()
+
+
+def test_choice_gives_the_value_behind_the_words():
+    choice = Choice("init", {"small": 1e-3, "large": 1.0})
+    choice._buttons.value = 1.0
+    assert choice.value == 1.0
+
+
+# --- frames
+
+
+def pixels(panel):
+    from io import BytesIO
+
+    from PIL import Image
+
+    return np.asarray(Image.open(BytesIO(panel.png)).convert("RGB")).astype(int)
+
+
+def test_a_moved_panel_looks_exactly_like_one_that_started_there():
+    moved = make()
+    for place in ({"waves": 9}, {"height": 0.2}, {"waves": 5, "height": 1.7}):
+        moved.set(**place)
+    born = make(waves=5, height=1.7)
+    assert moved.text == born.text
+    assert np.abs(pixels(moved) - pixels(born)).max() == 0
+
+
+def test_a_changed_axis_is_redrawn_in_full():
+    def rescale(figure, result):
+        plots.line(figure.axes[0], "wave", result["x"], result["y"])
+        figure.axes[0].set_ylim(-result["y"].max() - 0.1, result["y"].max() + 0.1)
+
+    moved, born = make(draw=rescale), make(height=0.3, draw=rescale)
+    moved.set(height=0.3)
+    assert np.abs(pixels(moved) - pixels(born)).max() == 0
+
+
+def test_reset_brings_the_first_picture_back_to_the_byte():
+    panel = make()
+    first = panel.png
+    panel.set(waves=8, height=0.5)
+    assert panel.png != first
+    panel._reset.click()
+    assert panel.png == first and panel.values == {"waves": 3, "height": 1.0}
+
+
+def test_set_moves_all_controls_and_computes_once():
+    calls = []
+    panel = make(compute=lambda v: calls.append(dict(v)) or wave(v))
+    panel.set(waves=7, height=0.4)
+    assert calls == [{"waves": 3, "height": 1.0}, {"waves": 7, "height": 0.4}]
+
+
+def test_latest_value_wins():
+    calls = []
+
+    def compute(values):
+        calls.append(values["waves"])
+        if values["waves"] == 4:  # three more moves arrive while this frame is being computed
+            for waves in (5, 6, 7):
+                panel.controls["waves"].value = waves
+        return wave(values)
+
+    panel = make(compute=compute)
+    panel.controls["waves"].value = 4
+    assert calls == [3, 4, 7] and panel.text.startswith("7 ")
+
+
+def test_an_error_is_shown_and_raised_and_gone_after_the_next_good_frame():
+    def compute(values):
+        if values["waves"] == 5:
+            raise ValueError("waves must not be <5>")
+        return wave(values)
+
+    panel = make(compute=compute)
+    before = panel.png
+    with pytest.raises(ValueError, match="waves must not be"):
+        panel.controls["waves"]._handle.value = 4
+    assert "waves must not be &lt;5&gt;" in panel._error.value and "role='alert'" in panel._error.value
+    assert panel.png == before and "⏳" not in panel._readout.value
+    panel.set(waves=6)
+    assert panel._error.value == "" and panel.text.startswith("6 ")
+
+
+def test_a_panel_that_cannot_start_raises():
+    with pytest.raises(ZeroDivisionError):
+        make(compute=lambda values: 1 / 0)
+
+
+def test_saved_without_a_kernel_it_shows_picture_and_words():
+    panel = make()
+    bundle = panel._repr_mimebundle_()
+    assert base64.b64decode(bundle["image/png"]) == panel.png
+    assert bundle["text/plain"] == panel.text
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+
+
+def test_the_sentence_is_alternative_text_and_visible_text():
+    panel = make(alt=lambda values, result: "fewer than < 3 & more")
+    assert panel._image.tooltip == "fewer than < 3 & more"
+    assert (
+        "fewer than &lt; 3 &amp; more" in panel._readout.value
+        and "aria-live='polite'" in panel._readout.value
+    )
+
+
+def test_a_static_figure_is_a_panel_without_controls():
+    def still(figure, result):
+        plots.line(figure.axes[0] if figure.axes else figure.add_subplot(), "l", [0, 1], [0, result])
+
+    panel = Panel(lambda values: 2.0, still, lambda values, result: f"a line up to {result:g}")
+    assert panel.text == "a line up to 2" and panel.probe().moves == 0
+    assert panel._reset not in panel.children
+
+
+def test_run_controls_wait_for_the_button_and_show_progress():
+    def compute(values, progress):
+        return sum(time.sleep(0.06) or step for step in progress(range(values["steps"])))
+
+    def still(figure, result):
+        plots.now(figure.axes[0] if figure.axes else figure.add_subplot(xlim=(0, 50)), "n", result, 0)
+
+    panel = Panel(compute, still, lambda v, r: f"sum {r}", [Slider("steps", 1, 9, 3, step=1, answer="run")])
+    assert panel.text == "sum 3" and panel._run in panel.children[-1].children
+    panel.controls["steps"]._handle.value = 5
+    assert panel.text == "sum 3" and "press Run" in panel._readout.value
+    seen = []
+    panel._bar.observe(lambda change: seen.append(change.new), "value")
+    panel._run.click()
+    assert panel.text == "sum 15" and "press Run" not in panel._readout.value
+    assert seen == sorted(seen) and 0 < max(seen) <= 1 and panel._bar.layout.display == "none"
+
+
+# --- challenge and prediction
+
+
+def test_challenge_lights_up_and_remembers():
+    panel = make(challenge=Challenge("Make it <small>.", lambda v, r: np.abs(r["y"]).max() < 0.2))
+    assert "☆" in panel._goal.value and "&lt;small&gt;" in panel._goal.value
+    panel.set(height=0.1)
+    assert "★" in panel._goal.value and "height = 0.1" in panel._goal.value
+    panel.reset()
+    assert "★" in panel._goal.value
+
+
+def test_prediction_needs_a_choice_and_quotes_it():
+    prediction = Prediction("Up or down?", ["up", "down"], "up", "Because it grows.")
+    assert prediction.choice is None and prediction._button.disabled
+    prediction._radio.value = "down"
+    assert not prediction._button.disabled
+    prediction._button.click()
+    assert all(words in prediction._verdict.value for words in ("“down”", "“up”", "Because it grows."))
+    assert prediction._radio.disabled
+    assert prediction._repr_mimebundle_()["text/plain"] == "Predict. Up or down? up / down"
+
+
+# --- probe
+
+
+def test_probe_passes_on_a_good_panel_and_leaves_no_trace():
+    panel = make(challenge=Challenge("Make it small.", lambda v, r: np.abs(r["y"]).max() < 0.2))
+    report = panel.probe(time_factor=20)
+    assert report.moves > 20 and set(report.milliseconds) == {"live", "settle"}
+    assert panel.values == {"waves": 3, "height": 1.0} and "☆" in panel._goal.value
+
+
+def leaves_a_figure_open(figure, result):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    draw(figure, result)
+    if len(pyplot.get_fignums()) < 3:
+        pyplot.figure()
+
+
+remembered = []
+
+
+@pytest.mark.parametrize(
+    ("fault", "complaint"),
+    [
+        ({"compute": lambda v: wave(v) | {"extra": torch.tensor([1.0, math.nan])}}, "not finite"),
+        ({"compute": lambda v: wave(v) | {"extra": [{"deep": math.inf}]}}, "not finite"),
+        ({"compute": lambda v: wave(v | {"waves": 3})}, "waves never changes the picture"),
+        ({"compute": lambda v: time.sleep(0.04) or wave(v)}, "compute p95"),
+        ({"alt": lambda v, r: ""}, "sentence is empty"),
+        ({"compute": lambda v: 1 / (9 - v["waves"]) and wave(v)}, "ZeroDivisionError"),
+        (
+            {"compute": lambda v: remembered.append(0) or wave(v | {"waves": len(remembered)})},
+            "start looks different",
+        ),
+        ({"draw": leaves_a_figure_open}, "left open"),
+        ({"challenge": Challenge("too easy", lambda v, r: True)}, "met before"),
+        ({"alt": lambda v, r: str(time.perf_counter())}, "sentence changed"),
+    ],
+)
+def test_probe_finds_the_fault(fault, complaint):
+    panel = make(**fault)
+    if complaint == "sentence changed":
+        panel._compute = lambda v: wave({"waves": 3, "height": 1.0})
+    with pytest.raises(AssertionError, match=complaint):
+        panel.probe(time_factor=20 if complaint != "compute p95" else 1)
+    if "pyplot" in str(fault.get("draw")) or complaint == "left open":
+        from matplotlib import pyplot
+
+        pyplot.close("all")

@@ -1,0 +1,104 @@
+"""Recurring pictures: colors, scales, and artists that are made once and then only move."""
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from labkit import plots
+
+
+@pytest.fixture
+def ax():
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    return figure.add_subplot()
+
+
+def test_regime_colors_are_pure_in_the_corners_and_green_half_way_from_one_to_two():
+    weights = torch.tensor([[1.0, 0, 0], [0, 1, 0], [0, 0, 1], [0.5, 0.5, 0]])
+    hues = [mpl.colors.to_rgb(plots.REGIME_COLORS[name]) for name in ("I", "II", "III", "IV")]
+    assert np.abs(plots.regime_rgb(weights) - hues).max() < 1e-12
+
+
+def test_regime_colors_change_smoothly_and_stay_colors():
+    weights = np.random.default_rng(0).dirichlet(np.ones(3), 5000)
+    near = weights + 1e-4 * (np.array([1.0, -1, 0]))
+    rgb = plots.regime_rgb(weights)
+    assert rgb.min() >= 0 and rgb.max() <= 1 and np.abs(plots.regime_rgb(near) - rgb).max() < 1e-3
+
+
+def test_triangle_places_are_the_weighted_corners():
+    assert np.allclose(plots.triangle_xy(np.eye(3)), [[0, 0.5, 1], [0, np.sqrt(3) / 2, 0]])
+    assert np.allclose(plots.triangle_xy([1 / 3, 1 / 3, 1 / 3]), [0.5, np.sqrt(3) / 6])
+
+
+def test_one_plus_log_is_a_decade_a_unit_with_a_strip_for_minus_one():
+    assert np.allclose(plots.one_plus_log([-0.999, -0.99, -0.9, 0]), [-3, -2, -1, 0])
+    assert plots.one_plus_log(-1) < plots.one_plus_log(-0.9999) == -3
+    lam = np.array([-1, -0.999, -0.7, 0, 0.4, 1])
+    assert np.allclose(plots.lam_at(plots.one_plus_log(lam)), lam, atol=1e-15)
+
+
+def everything(ax, shift):
+    x = torch.linspace(0, 1, 20, dtype=torch.float64)
+    plots.line(ax, "line", x, x + shift)
+    plots.lines(ax, "lines", x, torch.stack([x, x * shift]))
+    plots.dots(ax, "dots", x, x - shift)
+    plots.now(ax, "now", 0.5, shift)
+    plots.text(ax, "text", 0.5, shift, f"{shift}")
+    plots.stems(ax, "stems", x * shift)
+    plots.curve_and_dots(ax, "both", (x, x), (x[:3], x[:3], x[:3] * shift))
+    plots.image(ax, "image", torch.ones(4, 4, 3) * shift, (0, 1, 0, 1))
+    plots.contours(ax, "contours", x, x, x[:, None] * x * shift, (0.05, 0.1))
+
+
+def test_artists_are_made_once_and_then_moved(ax):
+    everything(ax, 0.5)
+    before = len(ax.get_children())
+    everything(ax, 0.7)
+    assert len(ax.get_children()) == before
+    assert plots._find(ax, "line").get_ydata()[0] == 0.7
+    assert plots._find(ax, "text").get_text() == "0.7"
+    assert plots._find(ax, "image").get_array()[0, 0, 0] == round(0.7 * 255)
+    assert plots._find(ax, "lines").get_segments()[1][-1, 1] == 0.7
+
+
+def test_contours_are_drawn_anew_only_when_the_height_changed(ax):
+    everything(ax, 0.5)
+    same = plots._find(ax, "contours")
+    everything(ax, 0.5)
+    assert plots._find(ax, "contours") is same
+    everything(ax, 0.6)
+    assert plots._find(ax, "contours") is not same
+
+
+def test_contours_label_each_level_on_its_line_and_survive_a_flat_map(ax):
+    x = np.linspace(0, 1, 50)
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    plots.contours(ax, "c", x, x, np.broadcast_to(x, (50, 50)), (0.25, 0.75, 9), "z = {:g}", label_y=0.2)
+    labels = {t.get_text(): t.get_position() for t in ax.texts}
+    assert set(labels) == {"z = 0.25", "z = 0.75"}
+    assert all(abs(x - float(words[4:])) < 0.03 and abs(y - 0.2) < 0.03 for words, (x, y) in labels.items())
+    plots.contours(ax, "c", x, x, np.zeros((50, 50)), (0.25,))
+    assert not ax.texts
+
+
+def test_error_bars_span_one_standard_error(ax):
+    plots.curve_and_dots(ax, "k", ([0, 1], [0, 1]), ([0.5], [2.0], [0.25]))
+    assert plots._find(ax, "k bars").get_ydata()[:2].tolist() == [1.75, 2.25]
+    plots.curve_and_dots(ax, "k", ([0, 1], [0, 1]))  # the simulation of a new setting is still running
+    assert len(plots._find(ax, "k dots").get_xdata()) == 0
+
+
+def test_numbers_takes_tensors_that_carry_a_gradient():
+    assert plots.numbers(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
+
+
+def test_style_is_left_behind():
+    before = dict(mpl.rcParams)
+    with plots.style():
+        assert mpl.rcParams["axes.titlelocation"] == "left"
+    assert dict(mpl.rcParams) == before
