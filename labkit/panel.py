@@ -314,7 +314,7 @@ class Panel(widgets.VBox):
         self._busy = self._stale = False
         self._challenge_met_at = None
 
-        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%", max_width=WIDTH))
+        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
@@ -413,8 +413,7 @@ class Panel(widgets.VBox):
         self.png = _png(picture)
         self.seconds = {"compute": computed - start, "draw": drawn - computed, "encode": clock() - drawn}
         self.result, self.text = result, text
-        with self._image.hold_sync():
-            self._image.value, self._image.tooltip = self.png, text
+        self._image.value = self.png
         if self.challenge:
             self._judge(values, result)
 

@@ -197,7 +197,8 @@ def test_saved_without_a_kernel_it_shows_picture_and_words():
 
 def test_the_sentence_is_alternative_text_and_visible_text():
     panel = make(alt=lambda values, result: "fewer than < 3 & more")
-    assert panel._image.tooltip == "fewer than < 3 & more"
+    assert panel._repr_mimebundle_()["text/plain"] == "fewer than < 3 & more"
+    assert panel._image.tooltip is None  # ipywidgets 8.1: an Image born with a tooltip cannot be displayed
     assert (
         "fewer than &lt; 3 &amp; more" in panel._readout.value
         and "aria-live='polite'" in panel._readout.value
