@@ -29,11 +29,15 @@ def read(path: Path) -> NotebookNode:
     Raises ValueError for a file that is not a notebook of format 4.
     """
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        return _parsed(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:  # of json, and of the encoding
-        raise ValueError(f"{path} must be a notebook in JSON, but it cannot be read: {error}") from error
+        raise ValueError(f"{path} must be a notebook of format 4 in JSON: {error}") from error
+
+
+def _parsed(content: str) -> NotebookNode:
+    content = json.loads(content)
     if not isinstance(content, dict) or content.get("nbformat") != 4 or "cells" not in content:
-        raise ValueError(f"{path} must be a notebook of format 4, got another JSON file")
+        raise ValueError("it has no nbformat 4 or no cells")
     for cell in content["cells"]:
         if isinstance(cell.get("source"), list):  # the file may hold a list of lines
             cell["source"] = "".join(cell["source"])
@@ -41,13 +45,19 @@ def read(path: Path) -> NotebookNode:
 
 
 def lesson(master: NotebookNode) -> NotebookNode:
-    """The notebook that learners open. Raises ValueError when a solution region is nested or never ends."""
+    """The notebook that learners open.
+
+    Raises ValueError for an id that two cells share and for a solution region that is nested or never ends.
+    """
     from nbgrader.preprocessors import ClearHiddenTests, ClearOutput, ClearSolutions
 
     notebook = nbformat.from_dict(master)  # a deep copy
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata = NotebookNode(kernelspec=KERNEL, language_info={"name": "python"})
     taken = [cell.id for cell in notebook.cells if "id" in cell]
+    if len(set(taken)) < len(taken):  # nbformat would repair it with random ids, other ones in every run
+        twice = next(name for name in taken if taken.count(name) > 1)
+        raise ValueError(f"a cell id must be unique, got {twice!r} more than once")
     for cell in notebook.cells:
         cell.metadata = NotebookNode({key: cell.metadata[key] for key in KEPT if key in cell.metadata})
         if "id" not in cell:
@@ -61,9 +71,7 @@ def lesson(master: NotebookNode) -> NotebookNode:
         ):
             notebook, _ = step.preprocess(notebook, {})
     except RuntimeError as error:  # what nbgrader raises for a region without an end
-        raise ValueError(
-            f"a solution or hidden-test region must be closed and not nested: {error}"
-        ) from error
+        raise ValueError(f"a solution or hidden-test region must be closed and not nested: {error}") from error
     return notebook
 
 
@@ -126,7 +134,7 @@ def _where(path: Path, content: str) -> str:
         here = read(path).cells
     except ValueError:
         return ": it is not a notebook"
-    wanted = nbformat.from_dict(json.loads(content)).cells
+    wanted = _parsed(content).cells
     for number, (cell, other) in enumerate(zip(here, wanted, strict=False), start=1):
         if cell != other:
             return f", first in cell {number} (id {other.id})"

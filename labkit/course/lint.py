@@ -49,14 +49,10 @@ def _file(notebook: NotebookNode) -> list[str]:
     if "widgets" in notebook.metadata:
         found.append("widget state is stored: clear all outputs before saving")
     ids = Counter(cell.get("id") for cell in notebook.cells)
-    found += [
-        f"the cell id {name!r} must be there and unique" for name, n in ids.items() if n > 1 or not name
-    ]
+    found += [f"the cell id {name!r} must be there and unique" for name, n in ids.items() if n > 1 or not name]
     for number, cell in code_cells(notebook):
         if cell.get("outputs") or cell.get("execution_count") is not None:
-            found.append(
-                f"cell {number} holds an output or an execution count: clear all outputs before saving"
-            )
+            found.append(f"cell {number} holds an output or an execution count: clear all outputs before saving")
     return found
 
 
@@ -128,24 +124,18 @@ def _exercises(notebook: NotebookNode) -> list[str]:
             continue
         name = str(meta.get("grade_id", ""))
         if meta.get("schema_version") != 3 or meta.get("cell_type") != cell.cell_type:
-            found.append(
-                f"cell {number}: nbgrader's metadata must have schema_version 3 and the cell's own type"
-            )
+            found.append(f"cell {number}: nbgrader's metadata must have schema_version 3 and the cell's own type")
         if meta.get("solution") and meta.get("grade"):  # an answer in prose, graded by a person
             continue
         if meta.get("solution"):
             answers.append(name.removesuffix("-answer"))
             if not name.endswith("-answer") or not region:
-                found.append(
-                    f"cell {number} must be called NN-M-answer and hold a solution, it is called {name!r}"
-                )
+                found.append(f"cell {number} must be called NN-M-answer and hold a solution, it is called {name!r}")
         elif meta.get("grade"):
             exercise = name.removesuffix("-check")
             checks.append(exercise)
             if not name.endswith("-check") or f'check("{exercise.replace("-", ".")}"' not in cell.source:
-                found.append(
-                    f"cell {number} must be called NN-M-check and run check('NN.M', ...), got {name!r}"
-                )
+                found.append(f"cell {number} must be called NN-M-check and run check('NN.M', ...), got {name!r}")
             if not meta.get("locked") or not meta.get("points", 0) > 0:
                 found.append(f"cell {number} must be locked and give points")
             if exercise not in answers:
