@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,21 +22,17 @@ PRINTED = 2000  # characters of a learner's output that are shown
 RTOL = 1e-5  # finite differences and float32 pass; every named mistake is off by far more
 
 
-class Mistake(NamedTuple):
-    """A sentence, the wrong formula's values on the test inputs, and their share of the points."""
-
-    says: str
-    values: Tensor
-    share: float = 0.0
-
-
-def compare(answer: object, truth: Tensor, mistakes: list[Mistake], **inputs: Tensor) -> None:
+def compare(
+    answer: object, truth: Tensor, mistakes: dict[str, Tensor], slips: dict[str, Tensor], **inputs: Tensor
+) -> None:
     """Return when ``answer(*inputs)`` equals ``truth``, else raise `Wrong` with the most telling sentence.
 
-    In this order: not a number, correct, a named mistake, a constant factor, the first input where it is off.
+    A named mistake is a wrong formula, evaluated on the same inputs, under the sentence that explains it; a slip
+    is one that still earns half of the points. In this order: not a number, correct, a slip or a mistake, a
+    constant factor, the first input where the answer is off.
 
     >>> w, v = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
-    >>> compare(lambda w, v: w + v, w * v, [Mistake("That is the sum.", w + v)], w=w, v=v)
+    >>> compare(lambda w, v: w + v, w * v, {"That is the sum.": w + v}, {}, w=w, v=v)
     Traceback (most recent call last):
     labkit.checks.verdict.Wrong: That is the sum.
     """
@@ -45,9 +40,10 @@ def compare(answer: object, truth: Tensor, mistakes: list[Mistake], **inputs: Te
     off = ~close(value, truth)
     if not off.any():
         return
-    for says, wrong, share in mistakes:
-        if close(value, wrong).all():
-            raise Wrong(says, share)
+    for share, named in ((0.5, slips), (0.0, mistakes)):
+        for says, wrong in named.items():
+            if close(value, wrong).all():
+                raise Wrong(says, share)
     factor = (value / truth).flatten()[0]
     if factor != 0 and close(value, factor * truth).all():
         raise Wrong(f"Every value is {factor:.4g} times the expected one: look for a constant factor.")

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from labkit.checks.attempt import Mistake, call, close, compare, evaluate, kind, pair, seeded, uniform
+from labkit.checks.attempt import call, close, compare, evaluate, kind, pair, seeded, uniform
 from labkit.checks.verdict import Exercise, Wrong
 from labkit.diagonal.interpolate import min_penalty
 from labkit.diagonal.penalty import q_prime, q_prime_inverse, root_k_init
@@ -53,47 +53,27 @@ def conserved(answer) -> str:
 
 
 def root_k(answer) -> str:
-    """root_k(w_plus, v_plus, w_minus, v_minus) = sqrt(||theta||^4 - 4 beta^2) of any initialization."""
+    """root_k(w_plus, v_plus, w_minus, v_minus) = sqrt(||theta||^4 - 4 beta(0)^2) of any initialization."""
     weights = uniform(seeded(2), -1.5, 1.5, 4, 8)
     w_plus, v_plus, w_minus, v_minus = weights
     theta = (weights**2).sum(0)
-    beta = w_plus * v_plus - w_minus * v_minus
-    compare(
-        answer,
-        root_k_init(w_plus, v_plus, w_minus, v_minus),
-        [
-            Mistake("That is k. The penalty is written with its square root, root_k.", theta**2 - 4 * beta**2, 0.5),
-            Mistake(
-                "That is ||theta||^2: right when beta(0) = 0, but here the flow does not start at zero.",
-                theta,
-                0.5,
-            ),
-            Mistake(
-                "The coefficient of beta(0)^2 is missing: A - B = 4 beta(0) and A + B = 2 ||theta||^2.",
-                (theta**2 - beta**2).clamp_min(0).sqrt(),
-            ),
-            Mistake("Only the plus path is in it: the minus path counts as well.", w_plus**2 + v_plus**2),
-            Mistake("Only the minus path is in it: the plus path counts as well.", w_minus**2 + v_minus**2),
-            Mistake(
-                "That doubles the plus path: right only when both paths start alike.",
-                2 * (w_plus**2 + v_plus**2),
-            ),
-            Mistake("That is beta(0), where the flow starts. root_k measures how large the weights are.", beta),
-            Mistake(
-                "The sign of the minus path is off: beta(0) = w_plus v_plus - w_minus v_minus.",
-                (theta**2 - 4 * (w_plus * v_plus + w_minus * v_minus) ** 2).sqrt(),
-            ),
-            Mistake(
-                "The sign is off: the product A B is smaller than the square of the mean of A and B.",
-                (theta**2 + 4 * beta**2).sqrt(),
-            ),
-            Mistake("That is the norm of the weights: root_k has their square.", theta.sqrt()),
-        ],
-        w_plus=w_plus,
-        v_plus=v_plus,
-        w_minus=w_minus,
-        v_minus=v_minus,
-    )
+    beta, crossed = w_plus * v_plus - w_minus * v_minus, w_plus * v_plus + w_minus * v_minus
+    slips = {
+        "That is k. The penalty is written with its square root, root_k.": theta**2 - 4 * beta**2,
+        "That is ||theta||^2: right when beta(0) = 0, but here the flow does not start at zero.": theta,
+    }
+    mistakes = {
+        "The factor in front of beta(0)^2 is missing: A - B = 4 beta(0).": (theta**2 - beta**2).sqrt(),
+        "Only the plus path is in it: the minus path counts as well.": w_plus**2 + v_plus**2,
+        "Only the minus path is in it: the plus path counts as well.": w_minus**2 + v_minus**2,
+        "That doubles the plus path: right only when both paths start alike.": 2 * (w_plus**2 + v_plus**2),
+        "That is beta(0), where the flow starts. root_k measures how large the weights are.": beta,
+        "The sign of the minus path in beta(0) is off.": (theta**2 - 4 * crossed**2).sqrt(),
+        "The sign of 4 beta(0)^2 is off: A B is below the square of the mean.": (theta**2 + 4 * beta**2).sqrt(),
+        "That is the norm of the weights: root_k has its square.": theta.sqrt(),
+    }
+    truth = root_k_init(w_plus, v_plus, w_minus, v_minus)
+    compare(answer, truth, mistakes, slips, w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus)
     return "One number per coordinate is all that gradient flow remembers of four initial weights."
 
 
@@ -101,47 +81,22 @@ def inverse(answer) -> str:
     """q_prime_inverse(s, root_k) = root_k/2 sinh 2s: the coefficient whose marginal cost is s."""
     generator = seeded(3)
     s, root_k = uniform(generator, -1.5, 1.5, 8), uniform(generator, -3, 1, 8).exp()
-    compare(
-        answer,
-        q_prime_inverse(s, root_k),
-        [
-            Mistake(
-                "The 2 inside sinh is missing: q' carries a factor 1/2 in front of asinh.",
-                root_k / 2 * torch.sinh(s),
-            ),
-            Mistake(
-                "The factor 1/2 in front is missing: asinh's argument is 2 beta/root_k.",
-                root_k * torch.sinh(2 * s),
-            ),
-            Mistake(
-                "Both factors of 2 are missing, the one outside asinh and the one inside.",
-                root_k * torch.sinh(s),
-            ),
-            Mistake("That has k where root_k belongs.", root_k**2 / 2 * torch.sinh(2 * s)),
-            Mistake(
-                "That has the square root of root_k: root_k is already the root.",
-                root_k.sqrt() / 2 * torch.sinh(2 * s),
-            ),
-            Mistake("That is q' itself, evaluated at s. Solve s = q'(beta) for beta.", q_prime(s, root_k)),
-            Mistake("root_k is missing: the coefficient scales with it.", torch.sinh(2 * s) / 2),
-            Mistake("You divide by root_k: the coefficient grows with it.", torch.sinh(2 * s) / (2 * root_k)),
-            Mistake(
-                "tanh saturates, but beta grows without bound: the inverse of asinh is sinh.",
-                root_k / 2 * torch.tanh(2 * s),
-            ),
-            Mistake(
-                "cosh is even, but beta changes sign with s: the inverse of asinh is sinh.",
-                root_k / 2 * torch.cosh(2 * s),
-            ),
-            Mistake("sin is not sinh: the inverse of asinh is the hyperbolic sine.", root_k / 2 * torch.sin(2 * s)),
-            Mistake(
-                "That inverts q' by one over: the inverse function is meant, not the reciprocal.",
-                1 / q_prime(s, root_k),
-            ),
-        ],
-        s=s,
-        root_k=root_k,
-    )
+    half, twice, price = root_k / 2, 2 * s, q_prime(s, root_k)
+    mistakes = {
+        "The 2 inside sinh is missing: q' carries a factor 1/2 in front of asinh.": half * torch.sinh(s),
+        "The factor 1/2 in front is missing: asinh's argument is 2 beta/root_k.": root_k * torch.sinh(twice),
+        "Both factors of 2 are missing, the one outside asinh and the one inside.": root_k * torch.sinh(s),
+        "That has k where root_k belongs.": root_k**2 / 2 * torch.sinh(twice),
+        "That has the square root of root_k: root_k is already the root.": root_k.sqrt() / 2 * torch.sinh(twice),
+        "That is q' itself, evaluated at s. Solve s = q'(beta) for beta.": price,
+        "That is one over q': the inverse function is meant, not the reciprocal.": 1 / price,
+        "root_k is missing: the coefficient scales with it.": torch.sinh(twice) / 2,
+        "You divide by root_k: the coefficient grows with it.": torch.sinh(twice) / (2 * root_k),
+        "tanh saturates, but beta grows without bound: the inverse of asinh is sinh.": half * torch.tanh(twice),
+        "cosh is even, but beta changes sign with s: the inverse of asinh is sinh.": half * torch.cosh(twice),
+        "sin is not sinh: the inverse of asinh is the hyperbolic sine.": half * torch.sin(twice),
+    }
+    compare(answer, q_prime_inverse(s, root_k), mistakes, {}, s=s, root_k=root_k)
     return "Additive steps in s become multiplicative growth of beta: rich learning in one line."
 
 

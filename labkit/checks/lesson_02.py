@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from labkit.checks.attempt import Mistake, as_tensor, call, compare, kind, pair, seeded, uniform
+from labkit.checks.attempt import as_tensor, call, compare, kind, pair, seeded, uniform
 from labkit.checks.verdict import Exercise, NotAttempted, Wrong
 from labkit.diagonal.penalty import (
     ell_order,
@@ -18,73 +18,32 @@ from labkit.diagonal.penalty import (
 
 def k_map(answer) -> str:
     """root_k_finetune(beta_pt, c, lam, gamma): twice the summed first layer squared, plus gamma^2."""
-    generator = seeded(4)
-    beta_pt, c, lam, gamma = knobs(generator, 10)
+    beta_pt, c, lam, gamma = knobs(seeded(4), 10)
     truth = root_k_finetune(beta_pt, c, lam, gamma)
     r = torch.sqrt(1 + (beta_pt / c) ** 2)
-    summed = 2 * c * (1 + lam) * (1 + r)
-    compare(
-        answer,
-        truth,
-        [
-            Mistake(
-                "Right for lam >= 0 only. You add absolute values, |w_plus| + |w_minus|; the signed sum "
-                "is meant, and for lam < 0 one of them turns negative.",
-                2 * c * (lam + r + (1 + lam * r).abs()) + gamma**2,
-                0.5,
-            ),
-            Mistake(
-                "The readout is gamma/sqrt(2) in each path: its squares add up to gamma^2, not to 2 gamma^2.",
-                summed + 2 * gamma**2,
-                0.5,
-            ),
-            Mistake(
-                "Square the readout weights: gamma enters as gamma^2.",
-                summed + gamma,
-            ),
-            Mistake(
-                "The sign of lam is off: lam < 0 means that the first layer is the smaller one, and forgets.",
-                2 * c * (1 - lam) * (1 + r) + gamma**2,
-            ),
-            Mistake("That is k. Return its square root, root_k, the sum of the squared weights.", truth**2, 0.5),
-            Mistake("That takes the root of root_k: the sum of squared weights is root_k already.", truth.sqrt()),
-            Mistake(
-                "That adds the squares of w_plus and w_minus (a protocol that keeps their norm). "
-                "Here both paths get the sum w_plus + w_minus.",
-                2 * c * (lam + r) + gamma**2,
-            ),
-            Mistake(
-                "That is lam where 1 + lam belongs: the network would forget everything at lam = 0.",
-                lam * c * (1 + r) + gamma**2,
-            ),
-            Mistake(
-                "That is lam where 1 + lam belongs: the network would forget everything at lam = 0.",
-                2 * lam * c * (1 + r) + gamma**2,
-            ),
-            Mistake(
-                "beta_pt is missing: that is root_k of a feature that pretraining never used.",
-                4 * c * (1 + lam) + gamma**2,
-            ),
-            Mistake("gamma is missing: the readout weights count as well.", summed),
-            Mistake("Only one path is in it: both get the summed first layer.", truth / 2),
-            Mistake(
-                "Both paths get the signed sum, so its square counts twice.",
-                summed / 2 + gamma**2,
-            ),
-            Mistake(
-                "That is root_k of pretraining, 2 c: the weights have moved since, and the readout is new.",
-                2 * c,
-            ),
-            Mistake(
-                "c is missing next to the root: inactive features keep their initial weights too.",
-                2 * (1 + lam) * torch.hypot(c, beta_pt) + gamma**2,
-            ),
-        ],
-        beta_pt=beta_pt,
-        c=c,
-        lam=lam,
-        gamma=gamma,
-    )
+    summed, floor = 2 * c * (1 + lam) * (1 + r), gamma**2
+    flipped, bare = 2 * c * (1 - lam) * (1 + r) + floor, lam * c * (1 + r) + floor
+    slips = {
+        "Right for lam >= 0 only: you add |w_plus| + |w_minus|. The signed sum is meant, and for lam < 0 one of "
+        "the two turns negative.": 2 * c * (lam + r + (1 + lam * r).abs()) + floor,
+        "The readout is gamma/sqrt(2) in each path: its squares add up to gamma^2.": summed + 2 * floor,
+        "That is k. Return its square root, root_k, the sum of the squared weights.": truth**2,
+    }
+    mistakes = {
+        "Square the readout weights: gamma enters as gamma^2.": summed + gamma,
+        "The sign of lam is off: lam < 0 means a smaller first layer, which forgets.": flipped,
+        "That is the root of root_k: the sum of squared weights is root_k already.": truth.sqrt(),
+        "That adds w_plus^2 + w_minus^2, a protocol that keeps their norm. Here both paths get the signed sum "
+        "w_plus + w_minus.": 2 * c * (lam + r) + floor,
+        "That has lam where 1 + lam belongs: the network would forget everything at lam = 0.": bare,
+        "beta_pt is missing: that is root_k of a feature that pretraining never used.": 4 * c * (1 + lam) + floor,
+        "gamma is missing: the readout weights count as well.": summed,
+        "Only one path is in it: both get the summed first layer.": truth / 2,
+        "Both paths get the signed sum, so its square counts twice.": summed / 2 + floor,
+        "That is root_k of pretraining, 2 c: the weights have moved, and the readout is new.": 2 * c,
+        "c is missing next to the root: unused features keep their weights too.": summed - 2 * c * (1 + lam) + floor,
+    }
+    compare(answer, truth, mistakes, slips, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
     return "The summed first layer is the memory, 1 + lam its volume, and gamma the floor."
 
 
@@ -92,97 +51,54 @@ def order(answer) -> str:
     """ell_order(beta_ft, root_k) = beta q'/q, from 2 (ridge) down to 1 (lasso)."""
     generator = seeded(5)
     beta_ft, root_k = signed(generator, 0.1, 3, 10), uniform(generator, -4, 1, 10).exp()
-    truth, price = ell_order(beta_ft, root_k), q_prime(beta_ft, root_k)
-    total = q(beta_ft, root_k)
-    compare(
-        answer,
-        truth,
-        [
-            Mistake("u is off by a factor of 2: u = 2 beta_ft/root_k.", ell_order(beta_ft / 2, root_k)),
-            Mistake("u is turned over: it is large where beta_ft is large.", ell_order(root_k / 4, beta_ft.abs())),
-            Mistake("That is beta q': divide by q to get an exponent.", beta_ft * price),
-            Mistake(
-                "That is q'/q, the slope against beta: the slope against ln beta has one factor more.",
-                price / total,
-            ),
-            Mistake(
-                "That is |q'/q|, the slope against |beta|: an exponent is taken against ln|beta|.",
-                (price / total).abs(),
-            ),
-            Mistake("That is q' alone, a price and not an exponent.", price),
-            Mistake("That is 2 - ell, the weight of regime I.", 2 - truth),
-            Mistake("That is ell - 1, the derivative against ln root_k with its sign turned.", truth - 1),
-            Mistake("That is 1 - ell, the derivative of ln q against ln root_k.", 1 - truth),
-            Mistake("That has k where root_k belongs.", ell_order(beta_ft, root_k**2)),
-            Mistake(
-                "That has the square root of root_k: root_k is already the root.",
-                ell_order(beta_ft, root_k.sqrt()),
-            ),
-            Mistake(
-                "Right for positive beta_ft only: q is even, so ell of -beta_ft is ell of beta_ft.",
-                truth * beta_ft.sign(),
-                0.5,
-            ),
-            Mistake("That is the cost q itself, not its exponent.", total),
-        ],
-        beta_ft=beta_ft,
-        root_k=root_k,
-    )
+    ell, price, total = ell_order(beta_ft, root_k), q_prime(beta_ft, root_k), q(beta_ft, root_k)
+    slips = {"Right for positive beta_ft only: q is even, so ell has to be even.": ell * beta_ft.sign()}
+    mistakes = {
+        "u is off by a factor of 2: u = 2 beta_ft/root_k.": ell_order(beta_ft / 2, root_k),
+        "u is turned over: it is large where beta_ft is large.": ell_order(root_k / 4, beta_ft.abs()),
+        "That is beta q': divide by q to get an exponent.": beta_ft * price,
+        "That is q'/q, the slope against beta: one against ln|beta| has a factor beta.": price / total,
+        "That is |q'/q|, the slope against |beta|: one against ln|beta| has a factor |beta|.": (price / total).abs(),
+        "That is q' alone, a price and not an exponent.": price,
+        "That is the cost q itself, not its exponent.": total,
+        "That is 2 - ell, the weight of regime I.": 2 - ell,
+        "That is ell - 1: how q falls with root_k, not how it grows with beta_ft.": ell - 1,
+        "That is 1 - ell, the derivative of ln q against ln root_k.": 1 - ell,
+        "That has k where root_k belongs.": ell_order(beta_ft, root_k**2),
+        "That has the square root of root_k: root_k is already the root.": ell_order(beta_ft, root_k.sqrt()),
+    }
+    compare(answer, ell, mistakes, slips, beta_ft=beta_ft, root_k=root_k)
     return "2 is a ridge, 1 is a lasso, and the way from one to the other is logarithmic."
 
 
 def dependence(answer) -> str:
-    """pretraining_dependence(beta_ft, beta_pt, c, lam, gamma) = -(ell - 1) E."""
+    """pretraining_dependence(beta_ft, beta_pt, c, lam, gamma) = -(ell - 1) E, E = d ln root_k / d ln|beta_pt|."""
     generator = seeded(6)
     beta_pt, c, lam, gamma = knobs(generator, 10)
     beta_ft = signed(generator, 0.2, 2, 10)
-    truth = pretraining_dependence(beta_ft, beta_pt, c, lam, gamma)
+    pd = pretraining_dependence(beta_ft, beta_pt, c, lam, gamma)
     ell = ell_order(beta_ft, root_k_finetune(beta_pt, c, lam, gamma))
-    elasticity = -truth / (ell - 1)
-    compare(
-        answer,
-        truth,
-        [
-            Mistake("The sign is off: a feature that pretraining grew gets cheaper.", -truth, 0.5),
-            Mistake("That is E, how root_k follows beta_pt. How does ln q follow ln root_k?", elasticity),
-            Mistake("That is -E: the exponent of q against root_k, 1 - ell, is not always -1.", -elasticity),
-            Mistake(
-                "E is multiplied by ell: differentiate ln q against ln root_k again, u moves too.",
-                -ell * elasticity,
-            ),
-            Mistake(
-                "E is multiplied by ell, with a positive sign: differentiate ln q against ln root_k.",
-                ell * elasticity,
-            ),
-            Mistake("E is missing: root_k does not follow beta_pt one to one.", 1 - ell),
-            Mistake("E is missing and the sign is off.", ell - 1),
-            Mistake("That is ell, the derivative against ln|beta_ft|: this one is against ln|beta_pt|.", ell),
-            Mistake("E is twice too large: differentiate root_k, not k.", 2 * truth, 0.5),
-            Mistake("E is too small by a factor of 2: differentiate root_k, not its square root.", truth / 2, 0.5),
-            Mistake(
-                "That is the derivative against beta_pt: one against ln|beta_pt| has a factor beta_pt.",
-                truth / beta_pt,
-            ),
-            Mistake(
-                "That is the derivative against |beta_pt|: one against ln|beta_pt| has a factor |beta_pt|.",
-                truth / beta_pt.abs(),
-            ),
-            Mistake("Right for positive beta_pt only: root_k is even in beta_pt.", truth * beta_pt.sign(), 0.5),
-            Mistake(
-                "gamma is missing in E: the floor gamma^2 does not follow beta_pt.",
-                (1 - ell) * beta_pt**2 / torch.hypot(c, beta_pt) / (c + torch.hypot(c, beta_pt)),
-            ),
-            Mistake(
-                "That is ell + PD - 1, the weight of regime III.",
-                ell + truth - 1,
-            ),
-        ],
-        beta_ft=beta_ft,
-        beta_pt=beta_pt,
-        c=c,
-        lam=lam,
-        gamma=gamma,
-    )
+    e, e_without_floor = pd / (1 - ell), beta_pt**2 / torch.hypot(c, beta_pt) / (c + torch.hypot(c, beta_pt))
+    slips = {
+        "The sign is off: a feature that pretraining grew gets cheaper.": -pd,
+        "E is too large by a factor of 2: differentiate root_k, not k.": 2 * pd,
+        "E is too small by a factor of 2: differentiate root_k, not its square root.": pd / 2,
+        "Right for positive beta_pt only: root_k is even in beta_pt.": pd * beta_pt.sign(),
+    }
+    mistakes = {
+        "That is E, how root_k follows beta_pt. How does ln q follow ln root_k?": e,
+        "That is -E: the exponent of q against root_k is 1 - ell, not always -1.": -e,
+        "E is multiplied by -ell: u moves with root_k too, so ln q follows ln root_k with 1 - ell.": -ell * e,
+        "E is multiplied by ell: how does ln q follow ln root_k, and with which sign?": ell * e,
+        "E is missing: root_k does not follow beta_pt one to one.": 1 - ell,
+        "E is missing and the sign is off.": ell - 1,
+        "That is ell, the derivative against ln|beta_ft|: this one is against ln|beta_pt|.": ell,
+        "That is the slope against beta_pt: one against ln|beta_pt| has a factor beta_pt.": pd / beta_pt,
+        "That is the slope against |beta_pt|: one against ln|beta_pt| has a factor |beta_pt|.": pd / beta_pt.abs(),
+        "gamma is missing in E: the floor gamma^2 does not follow beta_pt.": (1 - ell) * e_without_floor,
+        "That is ell + PD - 1, the weight of regime III.": ell + pd - 1,
+    }
+    compare(answer, pd, mistakes, slips, beta_ft=beta_ft, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
     return "Reuse is the chain of two exponents: how root_k follows pretraining, how the cost follows root_k."
 
 

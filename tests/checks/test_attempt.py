@@ -194,7 +194,7 @@ def test_screen_counts_what_it_was_given():
 def test_compare_names_what_is_wrong(answer, says):
     w, v = torch.tensor([1.0, 2.0]), torch.tensor([3.0, -5.0])
     with pytest.raises(Wrong) as wrong:
-        compare(answer, w * v, [], w=w, v=v)
+        compare(answer, w * v, {}, {}, w=w, v=v)
     assert says in str(wrong.value)
 
 
