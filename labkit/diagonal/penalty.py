@@ -35,7 +35,7 @@ def q(beta: float | Tensor, root_k: float | Tensor) -> Tensor:
     >>> q(torch.tensor([0.0, 1.0]), root_k=2.0)
     tensor([0.0000, 0.2336])
     """
-    beta, root_k = admit(beta=beta, root_k=root_k)
+    beta, root_k = _elementwise(beta=beta, root_k=root_k)
     u = 2 * beta / root_k
     return root_k / 4 * u * (torch.asinh(u) - u / (1 + _hypot1(u)))  # 1 − √(1+u²) would cancel for small u
 
@@ -46,7 +46,7 @@ def q_prime(beta: float | Tensor, root_k: float | Tensor) -> Tensor:
     >>> q_prime(1.0, root_k=2.0)
     tensor(0.4407, dtype=torch.float64)
     """
-    beta, root_k = admit(beta=beta, root_k=root_k)
+    beta, root_k = _elementwise(beta=beta, root_k=root_k)
     return torch.asinh(2 * beta / root_k) / 2
 
 
@@ -56,7 +56,7 @@ def q_prime_inverse(s: float | Tensor, root_k: float | Tensor) -> Tensor:
     >>> q_prime_inverse(q_prime(3.0, root_k=0.1), root_k=0.1)
     tensor(3., dtype=torch.float64)
     """
-    s, root_k = admit(s=s, root_k=root_k)
+    s, root_k = _elementwise(s=s, root_k=root_k)
     return root_k / 2 * torch.sinh(2 * s)
 
 
@@ -66,7 +66,7 @@ def q_ridge(beta: float | Tensor, root_k: float | Tensor) -> Tensor:
     >>> q(0.01, root_k=10.0) / q_ridge(0.01, root_k=10.0)
     tensor(1.0000, dtype=torch.float64)
     """
-    beta, root_k = admit(beta=beta, root_k=root_k)
+    beta, root_k = _elementwise(beta=beta, root_k=root_k)
     return beta**2 / (2 * root_k)
 
 
@@ -76,7 +76,7 @@ def q_lasso(beta: float | Tensor, root_k: float | Tensor) -> Tensor:
     >>> q(10.0, root_k=0.01) / q_lasso(10.0, root_k=0.01)
     tensor(1.0000, dtype=torch.float64)
     """
-    beta, root_k = admit(beta=beta, root_k=root_k)
+    beta, root_k = _elementwise(beta=beta, root_k=root_k)
     size = beta.abs()
     safe = torch.where(size > 0, size, 1)  # keeps ln(0) out of the value and out of the gradient
     return size / 2 * (torch.log(4 * safe / root_k) - 1) + root_k / 4
@@ -94,7 +94,9 @@ def root_k_init(
     >>> root_k_init(1.0, 0.5, 1.0, 0.5)
     tensor(2.5000, dtype=torch.float64)
     """
-    w_plus, v_plus, w_minus, v_minus = admit(w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus)
+    w_plus, v_plus, w_minus, v_minus = _elementwise(
+        w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus
+    )
     return torch.hypot(w_plus + v_plus, w_minus - v_minus) * torch.hypot(w_minus + v_minus, w_plus - v_plus)
 
 
@@ -112,7 +114,7 @@ def root_k_finetune(
     >>> root_k_finetune(torch.tensor([0.0, 1.0]), c=1e-3, lam=-0.9, gamma=0.01)
     tensor([0.0005, 0.2003])
     """
-    beta_pt, c, lam, gamma = admit(beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
+    beta_pt, c, lam, gamma = _elementwise(beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
     root_k = 2 * (1 + lam) * (c + torch.hypot(c, beta_pt)) + gamma**2  # no division by c
     saddle = "must be > -1 where gamma = 0 (a saddle: all re-initialized weights are zero and nothing moves)"
     refuse("lam", lam.expand_as(root_k), root_k > 0, saddle)
@@ -128,7 +130,7 @@ def ell_order(beta_ft: float | Tensor, root_k: float | Tensor) -> Tensor:
     >>> ell_order(torch.tensor([0.0, 1.0, 1e4]), root_k=1.0)
     tensor([2.0000, 1.7486, 1.1042])
     """
-    beta_ft, root_k = admit(beta_ft=beta_ft, root_k=root_k)
+    beta_ft, root_k = _elementwise(beta_ft=beta_ft, root_k=root_k)
     u = 2 * beta_ft / root_k
     tiny = u.abs() < 1e-8  # there 2 − u²/6 is 2 to rounding, and the ratio tends to 0/0
     u = torch.where(tiny, 1, u)
@@ -151,7 +153,9 @@ def pretraining_dependence(
     >>> pretraining_dependence(1.0, 1.0, c=1e-3, lam=0.0, gamma=0.01)
     tensor(-0.8859, dtype=torch.float64)
     """
-    beta_ft, beta_pt, c, lam, gamma = admit(beta_ft=beta_ft, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
+    beta_ft, beta_pt, c, lam, gamma = _elementwise(
+        beta_ft=beta_ft, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma
+    )
     root_k = root_k_finetune(beta_pt, c, lam, gamma)
     elasticity = 2 * (1 + lam) * beta_pt * (beta_pt / torch.hypot(c, beta_pt)) / root_k
     return -(ell_order(beta_ft, root_k) - 1) * elasticity
@@ -166,7 +170,7 @@ def regime_weights(ell: float | Tensor, pd: float | Tensor) -> Tensor:
     >>> regime_weights(1.5, -0.5)
     tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64)
     """
-    ell, pd = admit(ell=ell, pd=pd)
+    ell, pd = _elementwise(ell=ell, pd=pd)
     slack = 16 * torch.finfo(ell.dtype).eps
     refuse("ell", ell, (ell >= 1 - slack) & (ell <= 2 + slack), "must lie in [1, 2]")
     refuse("pd", pd, (pd >= -1 - slack) & (pd <= slack), "must lie in [-1, 0]")
@@ -203,6 +207,11 @@ def admit(**named: float | Tensor) -> tuple[Tensor, ...]:
             require_range(-1, 1, lam=value)
         else:
             require_finite(**{name: value})
+    return values
+
+
+def _elementwise(**named: float | Tensor) -> tuple[Tensor, ...]:
+    values = admit(**named)
     require_broadcast(**dict(zip(named, values, strict=True)))
     return values
 
