@@ -189,9 +189,7 @@ def _distribution(name: str, oldest: str, below: str) -> Finding:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """The leading numbers of a version: "2.13.0+cpu" -> (2, 13)."""
-    return tuple(
-        int("".join(filter(str.isdigit, part)) or 0) for part in version.split("+")[0].split(".")[:2]
-    )
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in version.split("+")[0].split(".")[:2])
 
 
 def _labkit() -> Finding:
@@ -211,9 +209,7 @@ def _loads_torch() -> Finding:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
         reason = str(error).splitlines()[0]
-        return Finding(
-            "import torch", False, f"fails ({reason})", "choose a build for this computer at pytorch.org"
-        )
+        return Finding("import torch", False, f"fails ({reason})", "choose a build for this computer at pytorch.org")
     return Finding("import torch", True, f"works, CUDA {'yes' if torch.cuda.is_available() else 'no'}")
 
 
