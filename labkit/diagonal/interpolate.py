@@ -86,7 +86,7 @@ def min_penalty(
 def _newton(
     x: Tensor, y: Tensor, root_k: Tensor, two_s: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Damped Newton from two_s (b, dim) on x (b, n, dim), y (b, n), root_k (b, dim): β, residual, iterations."""
+    """Damped Newton on x (b, n, dim), y (b, n), root_k (b, dim) from two_s (b, dim): β, residual, steps."""
     tolerance, eps = TOLERANCE[x.dtype], torch.finfo(x.dtype).eps
     beta_found, residual_found = torch.empty_like(root_k), torch.empty_like(scale)
     iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -112,8 +112,8 @@ def _newton(
         direction = _solve(hessian, gap)
         slope = 2 * (direction[:, None, :] @ x).squeeze(1)  # of 2s along the step, (b, dim)
 
-        # Along the step the dual is convex with derivative pull(t), −pull_start at t = 0. A step is taken unless
-        # it overshoots. The derivative keeps its digits near the minimum, where differences of the dual do not.
+        # Along the step the dual is convex with derivative pull(t), −pull_start at t = 0; a step is taken
+        # unless it overshoots. (Near the minimum differences of the dual itself would have no digits left.)
         pull_start, target = (gap * direction).sum(-1), (y * direction).sum(-1)
         t = STEP_CAP / slope.abs().amax(-1).clamp_min(STEP_CAP)
         for _ in range(MAX_HALVINGS):
