@@ -11,9 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-STAND_IN = torch.device(
-    "lazy"
-)  # a device type that every build of torch knows, autograd included, and nobody has
+STAND_IN = torch.device("lazy")  # a device type that every build of torch knows, autograd included, and nobody has
 COPIES = (
     torch.ops.aten.copy_.default,
     torch.ops.aten._to_copy.default,
@@ -71,9 +69,7 @@ class StandIn(TorchDispatchMode):
         if here and target is not None:
             kwargs["device"] = torch.device("cpu")
         args, kwargs = tree_map(lambda a: a.held if isinstance(a, Labeled) else a, (args, kwargs))
-        written = {
-            id(leaf.held): leaf for leaf in mine
-        }  # in-place and out= give back the tensor they were given
+        written = {id(leaf.held): leaf for leaf in mine}  # by an op in place, or through out=
 
         def label(value):
             if not isinstance(value, torch.Tensor) or not here:
@@ -88,19 +84,13 @@ class StandIn(TorchDispatchMode):
 
 def _refuse_strays(func, args, leaves):
     """CUDA's rule: a CPU tensor may meet device tensors only if it has no axes and is read, not written."""
-    fine = [a for a in args if isinstance(a, torch.Tensor) and not a.ndim]
-    if func._schema.is_mutable:
-        fine = fine[1:] if fine and fine[0] is args[0] else fine
+    read = args[1:] if func._schema.is_mutable else args
     for leaf in leaves:
-        if (
-            isinstance(leaf, torch.Tensor)
-            and not isinstance(leaf, Labeled)
-            and not any(leaf is a for a in fine)
-        ):
-            shape = tuple(leaf.shape)
-            raise RuntimeError(
-                f"{func}: expected all tensors on {STAND_IN}, found one of shape {shape} on {leaf.device}"
-            )
+        if not isinstance(leaf, torch.Tensor) or isinstance(leaf, Labeled):
+            continue
+        if leaf.ndim or not any(leaf is a for a in read):
+            found = f"one of shape {tuple(leaf.shape)} on {leaf.device}"
+            raise RuntimeError(f"{func}: expected all tensors on {STAND_IN}, found {found}")
 
 
 class _Makers(TorchFunctionMode):

@@ -24,17 +24,13 @@ def seconds_beyond_torch(names, repeats=3):
     program = PROGRAM.format(names=names)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     runs = [
-        subprocess.run(
-            [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
-        )
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
         for _ in range(repeats)
     ]
     return min(float(run.stdout) for run in runs)
 
 
-@pytest.mark.parametrize(
-    "names", ["", "from labkit import Panel, check, plots"], ids=["labkit", "first cell"]
-)
+@pytest.mark.parametrize("names", ["", "from labkit import Panel, check, plots"], ids=["labkit", "first cell"])
 def test_import_is_quick(names):
     """Names load on first use, so the first cell of a lesson, which uses them, has to keep the limit too."""
     assert seconds_beyond_torch(names) <= LIMIT_SECONDS * slowness()

@@ -20,24 +20,18 @@ HONEST = {
         x + torch.zeros(3, device=x.device, dtype=x.dtype) + torch.ones_like(x) + x.new_full((3,), 2)
     ),
     "numbers": lambda x: x + torch.tensor(2.0, device=x.device) + x.new_tensor([1.0, 2.0, 3.0]),
-    "as_tensor": lambda x: (
-        torch.as_tensor(x, device=x.device) * torch.as_tensor([1.0, 2.0, 3.0], device=x.device)
-    ),
+    "as_tensor": lambda x: torch.as_tensor(x, device=x.device) * torch.as_tensor([1.0, 2.0, 3.0], device=x.device),
     "scalar tensor": lambda x: x * torch.tensor(2.0),  # CUDA lets a CPU tensor without axes pass
     "mask": lambda x: x[x > 1.5],
     "where": lambda x: torch.where(x > 1, x, -x).index_fill(-1, torch.tensor([0], device=x.device), 7.0),
     "in place": lambda x: x.clone().mul_(2).add_(1).clamp_(max=4),
     "writes": lambda x: write(x.clone()),
     "item": lambda x: x * (x.max().item() + float(x[0, 0]) + sum(x[0].tolist()) + len(x)),
-    "linear algebra": lambda x: torch.linalg.cholesky(
-        x.mT @ x + torch.eye(3, device=x.device, dtype=x.dtype)
-    ),
+    "linear algebra": lambda x: torch.linalg.cholesky(x.mT @ x + torch.eye(3, device=x.device, dtype=x.dtype)),
     "eigenvalues": lambda x: torch.linalg.eigh(x.mT @ x).eigenvalues,
     "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
     "vmap": lambda x: torch.vmap(lambda row: row.cumsum(0))(x),
-    "sampling": lambda x: (
-        x + torch.rand(3, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device)
-    ),
+    "sampling": lambda x: x + torch.rand(3, generator=torch.Generator().manual_seed(0), dtype=x.dtype).to(x.device),
     "out": lambda x: torch.mul(x, 3, out=torch.empty_like(x)),
     "in and out": lambda x: torch.from_numpy(np.tanh(x.cpu().numpy())).to(x.device),
 }
