@@ -41,7 +41,7 @@ class Verdict:
     With ``LABKIT_GRADING=1`` its text is the bare number of points: nbgrader reads partial credit there.
 
     >>> Verdict("00.1", "correct", "A path multiplies.", points=1, max_points=1)
-    ✓ 00.1 correct (1 of 1 points). A path multiplies.
+    ✓ 00.1 correct (1 of 1 point). A path multiplies.
     """
 
     id: str
@@ -50,9 +50,12 @@ class Verdict:
     points: float
     max_points: int
 
+    @property
+    def score(self) -> str:
+        return f"{self.points:g} of {self.max_points} point{'s' * (self.max_points != 1)}"
+
     def __str__(self) -> str:
-        title = f"{self.id} {self.status} ({self.points:g} of {self.max_points} points)."
-        return f"{SYMBOLS[self.status]} {title} {self.message}"
+        return f"{SYMBOLS[self.status]} {self.id} {self.status} ({self.score}). {self.message}"
 
     def __repr__(self) -> str:
         return f"{self.points:g}" if grading() else str(self)
@@ -66,7 +69,7 @@ class Verdict:
             f'<div role="status" class="labkit-verdict" style="border-left: 6px solid {color}; '
             f'background: {color}22; padding: 0.5em 0.8em; margin: 0.3em 0; max-width: 60em">'
             f"<strong>{SYMBOLS[self.status]} {escape(self.id)} {self.status}</strong> "
-            f"({self.points:g} of {self.max_points} points)<br>{escape(self.message)}</div>"
+            f"({self.score})<br>{escape(self.message)}</div>"
         )
 
 

@@ -30,7 +30,7 @@ def test_verdict_in_a_notebook():
 @pytest.mark.parametrize("answer, symbol", [(product, "✓"), (total, "✗"), (stub, "○")])
 def test_verdict_as_text(answer, symbol):
     verdict = check("00.1", answer)
-    assert repr(verdict) == f"{symbol} 00.1 {verdict.status} ({verdict.points:g} of 1 points). {verdict.message}"
+    assert repr(verdict) == f"{symbol} 00.1 {verdict.status} ({verdict.points:g} of 1 point). {verdict.message}"
 
 
 def test_strict_raises_for_anything_but_correct(monkeypatch):
