@@ -7,11 +7,7 @@ import torch
 
 from tests.stand_in import STAND_IN, StandIn
 
-DEVICES = [
-    "cpu",
-    "stand-in",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
+DEVICES = ["cpu", "stand-in", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
 class Device:
@@ -57,5 +53,6 @@ def _each_tensor(change, value):
     if isinstance(value, dict):
         return {key: _each_tensor(change, item) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_each_tensor(change, item) for item in value)
+        items = [_each_tensor(change, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return value

@@ -1,0 +1,104 @@
+"""Every public function of the room gives the same values on every device, and forgets `device=` nowhere."""
+
+import inspect
+from dataclasses import asdict, is_dataclass
+
+import pytest
+import torch
+
+from labkit import compute
+from labkit.diagonal import flow, interpolate, penalty, tasks
+from tests.stand_in import forgotten_device
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=compute.generator(seed))
+
+
+BETA_PT, BETA_FT = randn(4, 6, seed=1), randn(4, 6, seed=2)
+X, Y, ROOT_K = randn(2, 3, 6, seed=3), randn(2, 3, seed=4), randn(6, seed=5).exp()
+WEIGHTS = flow.Weights(*randn(4, 6, seed=6))
+TIMES = torch.logspace(-1, 1, 3, dtype=torch.float64)
+LAM = torch.linspace(-0.99, 0.9, 6, dtype=torch.float64)
+
+CALLS = {
+    "q": (penalty.q, BETA_FT, ROOT_K),
+    "q_prime": (penalty.q_prime, BETA_FT, ROOT_K),
+    "q_prime_inverse": (penalty.q_prime_inverse, BETA_FT, ROOT_K),
+    "q_ridge": (penalty.q_ridge, BETA_FT, ROOT_K),
+    "q_lasso": (penalty.q_lasso, BETA_FT, ROOT_K),
+    "root_k_init": (penalty.root_k_init, BETA_PT, BETA_FT, BETA_PT + 1, 0.5),
+    "root_k_finetune": (penalty.root_k_finetune, BETA_PT, 0.1, LAM, 0.3),
+    "ell_order": (penalty.ell_order, BETA_FT, ROOT_K),
+    "pretraining_dependence": (penalty.pretraining_dependence, BETA_FT, BETA_PT, 0.1, LAM, 0.3),
+    "regime_weights": (penalty.regime_weights, 1.5 + LAM.abs() / 4, -LAM.abs() / 2),
+    "regime_name": (penalty.regime_name, torch.eye(3, dtype=torch.float64)),
+    "admit": (lambda beta, c: penalty.admit(beta=beta, c=c), BETA_FT, 0.1),
+    "min_penalty": (interpolate.min_penalty, X, Y, ROOT_K),
+    "min_penalty from beta0": (interpolate.min_penalty, X, Y, ROOT_K, BETA_PT[:2]),
+    "min_norm": (interpolate.min_norm, X, Y),
+    "batch_shape": (lambda *inputs: list(interpolate.batch_shape(*inputs)), X, Y),
+    "basis_pursuit": (interpolate.basis_pursuit, X, Y),
+    "initial_weights": (lambda c: flow.initial_weights(6, c, -0.5), ROOT_K[:2]),
+    "reinitialize": (flow.reinitialize, WEIGHTS, 0.3),
+    "train": (flow.train, X, Y, WEIGHTS, TIMES),
+    "train implicit": (lambda *inputs: flow.train(*inputs, implicit=True), X, Y, WEIGHTS, TIMES),
+    "pretrain_finetune": (flow.pretrain_finetune, X, Y, X.flip(0), Y, 0.1, -0.5, 0.3, TIMES),
+    "raw_gradient_descent": (lambda *inputs: flow.raw_gradient_descent(*inputs, lr=0.01, steps=5), X, Y, WEIGHTS),
+}
+
+
+def assert_same(result, expected, **tolerance):
+    """Equal to rounding: tensors, tuples and dataclasses of them; names of regimes exactly."""
+    if is_dataclass(expected):
+        result, expected = asdict(result), asdict(expected)
+    if isinstance(expected, list):
+        assert result == expected
+    else:
+        torch.testing.assert_close(result, expected, **tolerance)
+
+
+calls = pytest.mark.parametrize("name", CALLS)
+
+
+@calls
+def test_same_values_on_every_device(device, name):
+    function, *inputs = CALLS[name]
+    assert_same(device.run(function, *inputs), function(*inputs), rtol=1e-9, atol=1e-12)
+
+
+@calls
+def test_nothing_is_made_without_a_device(name):
+    function, *inputs = CALLS[name]
+    with forgotten_device():
+        result = function(*inputs)
+    assert_same(result, function(*inputs), rtol=0, atol=0)
+
+
+SAMPLES = {
+    "design": lambda: tasks.design(3, 8, compute.generator(0), batch=(2,)),
+    "TaskPair": lambda: tasks.PARTIAL.sample(80, compute.generator(0)),
+}
+
+samples = pytest.mark.parametrize("name", SAMPLES)
+
+
+@samples
+def test_a_seed_means_the_same_on_every_device(device, name, monkeypatch):
+    expected = SAMPLES[name]()
+    monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
+    torch.testing.assert_close(device.back(SAMPLES[name]()), expected, rtol=0, atol=0)
+
+
+@samples
+def test_samples_are_made_with_a_device(name):
+    with forgotten_device():
+        result = SAMPLES[name]()
+    torch.testing.assert_close(result, SAMPLES[name](), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("room", [penalty, interpolate, flow, tasks], ids=lambda room: room.__name__)
+def test_every_public_function_is_called_above(room):
+    own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
+    called = {name.split()[0] for name in CALLS | SAMPLES}
+    assert {name for name, _ in own if not name.startswith("_")} <= called
