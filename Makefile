@@ -12,7 +12,7 @@ venv := .venv/bin/python
 # One thread a process: two of them run at a time, and small problems are slower with two threads each.
 tested := PATH="$(CURDIR)/.venv/bin:$$PATH" OMP_NUM_THREADS=1 $(venv)
 pytest := $(tested) -m pytest -q
-notebooks := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 -n 2 --dist loadfile -p no:doctest
+notebooks := --nbval-lax --nbval-current-env --nbval-cell-timeout=120 -n 2 --dist loadfile
 # An environment whose Python is gone, or that was made for a clone elsewhere, is made again.
 usable := $(shell $(venv) -P -c 'import os, labkit as l; print(os.path.samefile(l.__file__, "labkit/__init__.py"))' 2>/dev/null)
 
