@@ -91,7 +91,7 @@ clean:
 	install() { \
 	  echo "==> installing $$1"; shift; \
 	  $(venv) -m pip install --no-compile --disable-pip-version-check $$([ -t 1 ] || echo -q) "$$@" 2>.venv/errors.log && return; \
-	  if grep -qE 'NewConnection|NameResolution|Temporary failure|ConnectTimeout|ProxyError|Network is unreachable' .venv/errors.log; then \
+	  if grep -qE 'NewConnection|NameResolution|Temporary failure|ConnectTimeout|ReadTimeout|ProxyError|Network is unreachable' .venv/errors.log; then \
 	    echo "The packages could not be downloaded: connect this computer to the internet and try again." >&2; \
 	  else \
 	    echo "The packages could not be installed: $$(grep ERROR .venv/errors.log | tail -1) (all messages: .venv/errors.log)" >&2; \
