@@ -199,38 +199,31 @@ class Choice(Control):
 
 
 class _Stage:
-    """One Agg figure in three layers: background (drawn once), map (below zorder 1), moving artists."""
+    """One Agg figure in three layers: background (drawn once), map (below zorder 1), moving artists.
+
+    What moves is what the keyed functions of :mod:`labkit.plots` made; everything else is background.
+    """
 
     def __init__(self, setup, draw, figsize):
         self._draw, self._setup = draw, setup
         self.figure = Figure(figsize=figsize, dpi=100, layout="constrained")
         self.canvas = FigureCanvasAgg(self.figure)
-        self._fixed = self._frame = None  # artists of setup; limits, scales and titles of the background
-        self._background = self._map = None
+        self._frame = self._background = self._map = self._charted = None
 
     def paint(self, result):
         """Show result; returns the picture as a PIL image."""
-        if self._fixed is None:
+        if self._frame is None:
             with plots.style():
                 self._setup(self.figure)
                 if self.figure.axes:  # the labels of contours need the axes where they will be
                     self.figure.get_layout_engine().execute(self.figure)
-                self._fixed = {a for ax in self.figure.axes for a in ax.get_children()}
                 self._draw(self.figure, result)
         else:
             self._draw(self.figure, result)
-        moving = self._moving()
-        frame = [
-            (
-                ax.get_xlim(),
-                ax.get_ylim(),
-                ax.get_xscale(),
-                ax.get_yscale(),
-                ax.get_title("left"),
-                ax.get_xlabel(),
-            )
-            for ax in self.figure.axes
-        ]
+        axes = [part for ax in self.figure.axes for part in (ax, *ax.child_axes)]  # insets are children
+        moving = [(ax, a) for ax in axes for a in ax.get_children() if a.get_gid() is not None]
+        moving.sort(key=lambda pair: pair[1].get_zorder())
+        frame = [(*ax.viewLim.extents, ax.get_xscale(), ax.get_yscale(), ax.get_title("left")) for ax in axes]
         if frame != self._frame:
             self._repaint_background([artist for _, artist in moving])
             self._frame = frame
@@ -244,13 +237,7 @@ class _Stage:
         for ax, artist in moving:
             if artist.get_zorder() >= 1:
                 ax.draw_artist(artist)
-        return Image.frombuffer("RGBA", self.canvas.get_width_height(), self.canvas.buffer_rgba()).convert(
-            "RGB"
-        )
-
-    def _moving(self):
-        found = [(ax, a) for ax in self.figure.axes for a in ax.get_children() if a not in self._fixed]
-        return sorted(found, key=lambda pair: pair[1].get_zorder())
+        return Image.frombuffer("RGBA", self.canvas.get_width_height(), self.canvas.buffer_rgba()).convert("RGB")
 
     def _repaint_background(self, moving):
         shown = [artist.get_visible() for artist in moving]

@@ -183,10 +183,10 @@ def curve_and_dots(ax, key, curve, points=None, **style):
 # --- axes ---------------------------------------------------------------------------------------------
 
 
-def frame(ax, title="", x="", y="", **limits):
-    """Title and labels; any ``Axes.set`` keyword (xlim, ylim, xscale, xticks ...) may follow."""
-    ax.set(title=title, xlabel=x, ylabel=y, **limits)
-    ax.minorticks_off() if limits.get("xscale") != "log" else None
+def frame(ax, title="", x="", y="", xlim=None, ylim=None, **more):
+    """Title, labels and limits in one line; any ``Axes.set`` keyword (xscale, xticks ...) may follow."""
+    ax.set(title=title, xlabel=x, ylabel=y, **more)
+    ax.set(xlim=xlim, ylim=ylim)
     return ax
 
 
