@@ -60,7 +60,7 @@ class Control(widgets.HBox):
         if answer not in BUDGET_MS:
             raise ValueError(f"answer of {name!r} must be 'live', 'settle' or 'run', got {answer!r}")
         self.name, self.answer, self.initial = name, answer, value
-        super().__init__(children, value=value, layout=widgets.Layout(width="470px"))
+        super().__init__(children, value=value, layout=widgets.Layout(width="375px"))
         self.add_class("labkit-control")
         self.add_class(f"labkit-control-{name}")
 
@@ -93,14 +93,14 @@ class Slider(Control):
             description=label or name,
             tooltip=help or label or name,
             continuous_update=answer == LIVE,
-            style={"description_width": "130px"},
-            layout=widgets.Layout(width="370px"),
+            style={"description_width": "80px"},
+            layout=widgets.Layout(width="285px"),
         )
         self._box = widgets.Text(
             value=_number(value),
             continuous_update=False,
             tooltip=f"type a value from {_number(stops[0])} to {_number(stops[-1])}, then Enter",
-            layout=widgets.Layout(width="80px"),
+            layout=widgets.Layout(width="76px"),
         )
         self._moving = False
         super().__init__(name, value, answer, [self._handle, self._box])
@@ -189,7 +189,7 @@ class Choice(Control):
             value=value,
             description=label or name,
             tooltips=[help] * len(pairs),
-            style={"description_width": "130px", "button_width": "auto"},
+            style={"description_width": "80px", "button_width": "auto"},
         )
         super().__init__(name, value, answer, [self._buttons])
         traitlets.link((self._buttons, "value"), (self, "value"))
