@@ -7,6 +7,7 @@ from the content.
 """
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 
@@ -81,16 +82,39 @@ def text(notebook: NotebookNode) -> str:
 
 
 def build(solutions: Path, lessons: Path) -> list[Path]:
-    """Make every lesson anew; return those whose file changed. A second run returns none."""
+    """Make every lesson anew; return the files written. A second run returns none.
+
+    A lesson that somebody worked on is not lost: it is moved to the folder ``answers`` beside ``lessons``.
+    """
     made = _made(solutions)
     Path(lessons).mkdir(exist_ok=True)
-    changed = []
+    written = []
     for name, content in made.items():
         target = Path(lessons) / name
         if not target.exists() or target.read_bytes() != content.encode():
+            if target.exists() and _worked_on(target):
+                written.append(_keep(target, Path(lessons).parent / "answers"))
             target.write_bytes(content.encode())
-            changed.append(target)
-    return changed
+            written.append(target)
+    return written
+
+
+def _worked_on(path: Path) -> bool:
+    """Whether a cell was run, or an answer stands where the stub was."""
+    try:
+        cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+    except ValueError:
+        return True  # not readable: somebody's, all the same
+    answers = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("solution")]
+    ran = any(cell.get("outputs") or cell.get("execution_count") is not None for cell in cells)
+    return ran or any(CODE_STUB.splitlines()[-1] not in cell.source for cell in answers)
+
+
+def _keep(path: Path, folder: Path) -> Path:
+    """Move a file into the folder under the first free name."""
+    folder.mkdir(exist_ok=True)
+    names = (folder / f"{path.stem}{'' if copy == 1 else f'-{copy}'}{path.suffix}" for copy in itertools.count(1))
+    return path.rename(next(place for place in names if not place.exists()))
 
 
 def drift(solutions: Path, lessons: Path) -> list[str]:

@@ -95,7 +95,7 @@ def _build(options: argparse.Namespace, rest: list[str]) -> int:
             print("Edit solutions/, never lessons/; then type  make lessons", file=sys.stderr)
         return int(bool(differences or problems))
     for path in build(solutions, lessons):
-        print(f"made {path.relative_to(root)}")
+        print(f"made {path.relative_to(root)}" if path.parent == lessons else f"kept your {path.relative_to(root)}")
     print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
     return int(bool(problems))
 

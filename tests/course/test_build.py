@@ -183,3 +183,22 @@ def test_a_broken_master_is_named(course):
     (solutions / "02_b.ipynb").write_text(text(new_notebook(cells=[answer_cell("### BEGIN SOLUTION")])))
     with pytest.raises(ValueError, match="solutions/02_b.ipynb: a solution"):
         drift(solutions, lessons)
+
+
+def test_work_in_a_lesson_is_kept_when_lessons_are_made_anew(course):
+    solutions, lessons = course
+    for work in ("x = 6 * 7", "x = 6 * 9"):
+        mine = read(lessons / "01_a.ipynb")
+        mine.cells[1].source = work
+        (lessons / "01_a.ipynb").write_text(text(mine))
+        build(solutions, lessons)
+        assert not drift(solutions, lessons)
+    kept = [(lessons.parent / "answers" / name).read_text() for name in ("01_a.ipynb", "01_a-2.ipynb")]
+    assert "6 * 7" in kept[0] and "6 * 9" in kept[1]
+
+
+def test_a_stale_lesson_that_nobody_worked_on_is_simply_replaced(course):
+    solutions, lessons = course
+    (solutions / "01_a.ipynb").write_text(text(master()).replace("A title", "Another title"))
+    assert build(solutions, lessons) == [lessons / "01_a.ipynb"]
+    assert not (lessons.parent / "answers").exists()
