@@ -61,7 +61,7 @@ def min_penalty(
     """
     named = {"x": x, "y": y, "root_k": root_k} | ({} if beta0 is None else {"beta0": beta0})
     x, y, root_k, *start = admit(**named)
-    batch = _batch_shape(x, y, root_k=root_k, **({"beta0": start[0]} if start else {}))
+    batch = batch_shape(x, y, root_k=root_k, **({"beta0": start[0]} if start else {}))
     n, dim = x.shape[-2:]
 
     x = x.expand(*batch, n, dim).reshape(-1, n, dim)
@@ -152,7 +152,7 @@ def min_norm(x: Tensor, y: Tensor) -> Tensor:
     tensor([0.3333, 0.6667, 0.3333])
     """
     x, y = admit(x=x, y=y)
-    _batch_shape(x, y)
+    batch_shape(x, y)
     orthonormal, triangle = torch.linalg.qr(x.mT)  # Xᵀ = QR, (…, dim, n) and (…, n, n)
     pivots = triangle.diagonal(dim1=-2, dim2=-1).abs()
     enough = pivots.amin(-1) > x.shape[-1] * torch.finfo(x.dtype).eps * pivots.amax(-1)
@@ -175,7 +175,7 @@ def basis_pursuit(x: Tensor, y: Tensor) -> Tensor:
     from scipy.optimize import linprog  # costs half a second to import: only who asks pays
 
     x, y = admit(x=x, y=y)
-    batch, (n, dim) = _batch_shape(x, y), x.shape[-2:]
+    batch, (n, dim) = batch_shape(x, y), x.shape[-2:]
     problems = x.expand(*batch, n, dim).reshape(-1, n, dim).cpu().double().numpy()
     targets = y.expand(*batch, n).reshape(-1, n).cpu().double().numpy()
     found = np.empty((len(problems), dim))
@@ -188,7 +188,7 @@ def basis_pursuit(x: Tensor, y: Tensor) -> Tensor:
     return torch.as_tensor(found, dtype=x.dtype, device=x.device).reshape(*batch, dim)
 
 
-def _batch_shape(x: Tensor, y: Tensor, **per_coordinate: Tensor) -> torch.Size:
+def batch_shape(x: Tensor, y: Tensor, **per_coordinate: Tensor) -> torch.Size:
     """The common leading axes of x (…, n, dim), y (…, n) and others (…, dim); misfits are refused."""
     got = ", ".join(f"{name} {tuple(v.shape)}" for name, v in {"x": x, "y": y, **per_coordinate}.items())
     want = ", ".join(["x (..., n, dim)", "y (..., n)", *(f"{name} (..., dim)" for name in per_coordinate)])

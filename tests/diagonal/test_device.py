@@ -44,7 +44,12 @@ CALLS = {
     "train": (flow.train, X, Y, WEIGHTS, TIMES),
     "train implicit": (lambda *inputs: flow.train(*inputs, implicit=True), X, Y, WEIGHTS, TIMES),
     "pretrain_finetune": (flow.pretrain_finetune, X, Y, X.flip(0), Y, 0.1, -0.5, 0.3, TIMES),
-    "raw_gradient_descent": (lambda *inputs: flow.raw_gradient_descent(*inputs, lr=0.01, steps=5), X, Y, WEIGHTS),
+    "raw_gradient_descent": (
+        lambda *inputs: flow.raw_gradient_descent(*inputs, lr=0.01, steps=5),
+        X,
+        Y,
+        WEIGHTS,
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""Task pairs: counts, amplitudes and overlap are exact; places and signs are random and belong to the seed."""
+"""Task pairs: counts, amplitudes and overlap are exact; places and signs are random, fixed by the seed."""
 
 import math
 
@@ -28,7 +28,7 @@ def test_rho_ft_is_the_share_of_fine_tuning_features():
 
 
 def test_places_and_signs_are_uniform(generator):
-    """Over 4000 draws a coordinate is active in 10 % and positive in half of them, within 4.5 standard errors."""
+    """A coordinate is active in 10 % of 4000 draws and positive in half of those, to 4.5 standard errors."""
     draws = 4000
     beta_pt, beta_ft = PARTIAL.sample(40, generator, batch=(draws,))
     assert beta_pt.shape == (draws, 40) and ((beta_pt != 0).sum(-1) == 4).all()
