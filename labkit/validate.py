@@ -37,9 +37,7 @@ def as_tensors(**named: float | Tensor) -> tuple[Tensor, ...]:
         (first, leader), *others = tensors.items()
         for name, value in others:
             if value.device != leader.device:
-                raise ValueError(
-                    f"{first} is on {leader.device} but {name} is on {value.device}: use one device"
-                )
+                raise ValueError(f"{first} is on {leader.device} but {name} is on {value.device}: use one device")
         dtypes = (value.dtype for value in tensors.values())
         device, dtype = leader.device, reduce(torch.promote_types, dtypes)
     else:
@@ -87,9 +85,7 @@ def refuse(name: str, value: Tensor, allowed: Tensor, rule: str) -> None:
         return
     index = (~allowed).nonzero()[0].tolist()
     bad = value[tuple(index)]
-    shown = (
-        repr(bad.item()) if bad.dtype == torch.float64 else f"{bad.item():.8g}"
-    )  # float32: 1.3, not 1.29999995
+    shown = repr(bad.item()) if bad.dtype == torch.float64 else f"{bad.item():.8g}"  # float32: 1.3, not 1.29999995
     if index:
         raise ValueError(f"{name}{index} = {shown} {rule}")
     raise ValueError(f"{name} {rule}, got {shown}")

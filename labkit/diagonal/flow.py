@@ -19,9 +19,7 @@ from labkit.validate import require_broadcast
 
 MAX_STEPS = 200_000  # of one call of train
 GROWTH = 1.2  # × cap × time passed bounds a step: at cap .25 ten recorded times a decade cost one step each
-ROS2 = 1 - 1 / math.sqrt(
-    2
-)  # the coefficient that makes the two-stage Rosenbrock method L-stable and second order
+ROS2 = 1 - 1 / math.sqrt(2)  # the coefficient that makes the two-stage Rosenbrock method L-stable and second order
 
 
 class Weights(NamedTuple):
@@ -240,9 +238,7 @@ def pretrain_finetune(
 
     Raises ValueError as ``train`` does, and for λ = −1 with γ = 0: a saddle where nothing moves.
     """
-    x_pt, y_pt, x_ft, y_ft, c, lam, gamma = admit(
-        x_pt=x_pt, y_pt=y_pt, x_ft=x_ft, y_ft=y_ft, c=c, lam=lam, gamma=gamma
-    )
+    x_pt, y_pt, x_ft, y_ft, c, lam, gamma = admit(x_pt=x_pt, y_pt=y_pt, x_ft=x_ft, y_ft=y_ft, c=c, lam=lam, gamma=gamma)
     root_k_finetune(0.0, c, lam, gamma)  # refuses the saddle
     if times is None:
         times = torch.logspace(-2, 14, 161, dtype=x_pt.dtype, device=x_pt.device)
@@ -290,6 +286,4 @@ def _grow(start: Weights, s: Tensor) -> Weights:
     w_plus, v_plus, w_minus, v_minus = start
     aligned, opposed = (w_plus + v_plus) * up, (w_plus - v_plus) * down
     aligned_minus, opposed_minus = (w_minus + v_minus) * down, (w_minus - v_minus) * up
-    return Weights(
-        aligned + opposed, aligned - opposed, aligned_minus + opposed_minus, aligned_minus - opposed_minus
-    )
+    return Weights(aligned + opposed, aligned - opposed, aligned_minus + opposed_minus, aligned_minus - opposed_minus)

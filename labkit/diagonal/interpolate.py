@@ -15,7 +15,7 @@ from labkit.diagonal.penalty import admit
 
 MAX_STEPS = 60  # 3 to 20 are usual; whoever needs more has no interpolator
 MAX_HALVINGS = 40  # of one step
-STEP_CAP = 8.0  # largest change of 2s in a step: cosh 2s may grow by e⁸, never overflow
+STEP_CAP = 6.0  # largest change of 2s in a step: cosh 2s may grow by e⁶, never overflow
 CHUNK = {
     "cpu": 400_000,
     "cuda": 100_000_000,
@@ -34,9 +34,7 @@ class Interpolation:
 
 
 @torch.no_grad()
-def min_penalty(
-    x: Tensor, y: Tensor, root_k: float | Tensor, beta0: float | Tensor | None = None
-) -> Interpolation:
+def min_penalty(x: Tensor, y: Tensor, root_k: float | Tensor, beta0: float | Tensor | None = None) -> Interpolation:
     """The β with Xβ = y of least Σᵢ q(βᵢ; √kᵢ) − q′(β(0)ᵢ; √kᵢ)·βᵢ: the endpoint of gradient flow.
 
     Minimizes the dual Σᵢ √kᵢ/4·(cosh 2sᵢ − 1) − y·ν over ν, s = Xᵀν + q′(β(0)), by Newton's method; β =
@@ -61,6 +59,8 @@ def min_penalty(
     """
     named = {"x": x, "y": y, "root_k": root_k} | ({} if beta0 is None else {"beta0": beta0})
     x, y, root_k, *start = admit(**named)
+    if x.dtype not in TOLERANCE:
+        raise TypeError(f"x must be float64 or float32, got {x.dtype}")
     batch = batch_shape(x, y, root_k=root_k, **({"beta0": start[0]} if start else {}))
     n, dim = x.shape[-2:]
 
@@ -75,17 +75,13 @@ def min_penalty(
         scale = scale + (x @ beta0[..., None]).squeeze(-1).norm(dim=-1)
 
     size = max(1, CHUNK.get(x.device.type, CHUNK["cuda"]) // (n * dim))
-    chunks = [
-        _newton(*part) for part in zip(*(v.split(size) for v in (x, y, root_k, two_s, scale)), strict=True)
-    ]
-    beta, residual, iterations = (torch.cat(part) for part in zip(*chunks, strict=True))
+    parts = zip(*(v.split(size) for v in (x, y, root_k, two_s, scale)), strict=True)
+    beta, residual, iterations = (torch.cat(found) for found in zip(*(_newton(*part) for part in parts), strict=True))
     beta, residual, iterations = beta.reshape(*batch, dim), residual.reshape(batch), iterations.reshape(batch)
     return Interpolation(beta, residual, iterations, residual <= TOLERANCE[beta.dtype])
 
 
-def _newton(
-    x: Tensor, y: Tensor, root_k: Tensor, two_s: Tensor, scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _newton(x: Tensor, y: Tensor, root_k: Tensor, two_s: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Damped Newton on x (b, n, dim), y (b, n), root_k (b, dim) from two_s (b, dim): β, residual, steps."""
     tolerance, eps = TOLERANCE[x.dtype], torch.finfo(x.dtype).eps
     beta_found, residual_found = torch.empty_like(root_k), torch.empty_like(scale)
@@ -97,11 +93,8 @@ def _newton(
         residual = gap.norm(dim=-1) / torch.where(scale > 0, scale, 1)
         done = (residual <= tolerance) | (step == MAX_STEPS)
         if done.any():
-            beta_found[live[done]], residual_found[live[done]], iterations[live[done]] = (
-                beta[done],
-                residual[done],
-                step,
-            )
+            finished = live[done]
+            beta_found[finished], residual_found[finished], iterations[finished] = beta[done], residual[done], step
             if done.all():
                 break
             keep = ~done
@@ -190,22 +183,21 @@ def basis_pursuit(x: Tensor, y: Tensor) -> Tensor:
 
 def batch_shape(x: Tensor, y: Tensor, **per_coordinate: Tensor) -> torch.Size:
     """The common leading axes of x (…, n, dim), y (…, n) and others (…, dim); misfits are refused."""
-    got = ", ".join(f"{name} {tuple(v.shape)}" for name, v in {"x": x, "y": y, **per_coordinate}.items())
+    shapes = {name: tuple(v.shape) for name, v in {"x": x, "y": y, **per_coordinate}.items()}
+    got = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
     want = ", ".join(["x (..., n, dim)", "y (..., n)", *(f"{name} (..., dim)" for name in per_coordinate)])
-    if x.dim() < 2 or y.dim() < 1 or x.shape[-2] != y.shape[-1] or 0 in x.shape[-2:]:
-        raise ValueError(f"shapes do not fit: got {got}, expected {want} with n, dim >= 1")
+    misfit = f"shapes do not fit: got {got}, expected {want} with n, dim >= 1 and leading axes that broadcast"
+    if x.dim() < 2 or y.dim() < 1 or x.shape[-2] != y.shape[-1]:
+        raise ValueError(misfit)
     n, dim = x.shape[-2:]
     if n > dim:
-        raise ValueError(
-            f"x must have n <= dim (else its rows cannot all be interpolated), got n = {n}, dim = {dim}"
-        )
+        raise ValueError(f"x must have n <= dim (more rows cannot all be interpolated), got n = {n}, dim = {dim}")
+    if any(v.shape[-1:] not in ((), (1,), (dim,)) for v in per_coordinate.values()):
+        raise ValueError(misfit)
     try:
-        if any(v.shape[-1:] not in ((), (1,), (dim,)) for v in per_coordinate.values()):
-            raise RuntimeError
-        return torch.broadcast_shapes(
-            x.shape[:-2], y.shape[:-1], *(v.shape[:-1] for v in per_coordinate.values())
-        )
+        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], *(v.shape[:-1] for v in per_coordinate.values()))
     except RuntimeError:
-        raise ValueError(
-            f"shapes do not fit: got {got}, expected {want} with leading axes that broadcast"
-        ) from None
+        raise ValueError(misfit) from None
+    if 0 in (*batch, n):
+        raise ValueError(f"there is nothing to solve: got {got}")
+    return batch

@@ -94,15 +94,11 @@ def root_k_init(
     >>> root_k_init(1.0, 0.5, 1.0, 0.5)
     tensor(2.5000, dtype=torch.float64)
     """
-    w_plus, v_plus, w_minus, v_minus = _elementwise(
-        w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus
-    )
+    w_plus, v_plus, w_minus, v_minus = _elementwise(w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus)
     return torch.hypot(w_plus + v_plus, w_minus - v_minus) * torch.hypot(w_minus + v_minus, w_plus - v_plus)
 
 
-def root_k_finetune(
-    beta_pt: float | Tensor, c: float | Tensor, lam: float | Tensor, gamma: float | Tensor
-) -> Tensor:
+def root_k_finetune(beta_pt: float | Tensor, c: float | Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:
     """√k of fine-tuning after pretraining reached β_PT: 2(1+λ)(c + √(c² + β_PT²)) + γ².
 
     Protocol (arXiv 2602.20062): pretrain from w² + v² = c, w² − v² = λc; then both pathways get the signed
@@ -153,9 +149,7 @@ def pretraining_dependence(
     >>> pretraining_dependence(1.0, 1.0, c=1e-3, lam=0.0, gamma=0.01)
     tensor(-0.8859, dtype=torch.float64)
     """
-    beta_ft, beta_pt, c, lam, gamma = _elementwise(
-        beta_ft=beta_ft, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma
-    )
+    beta_ft, beta_pt, c, lam, gamma = _elementwise(beta_ft=beta_ft, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
     root_k = root_k_finetune(beta_pt, c, lam, gamma)
     elasticity = 2 * (1 + lam) * beta_pt * (beta_pt / torch.hypot(c, beta_pt)) / root_k
     return -(ell_order(beta_ft, root_k) - 1) * elasticity

@@ -48,9 +48,7 @@ class TaskPair:
         """Share of all coordinates that are active in fine-tuning, ρ_PT·ρ_shared + (1 − ρ_PT)·ρ_new."""
         return self.rho_pt * self.rho_shared + (1 - self.rho_pt) * self.rho_new
 
-    def sample(
-        self, dim: int, generator: torch.Generator, batch: tuple[int, ...] = ()
-    ) -> tuple[Tensor, Tensor]:
+    def sample(self, dim: int, generator: torch.Generator, batch: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """(β*_PT, β*_FT), each (*batch, dim), with values 0 and ±1/√ρ: fixed counts, random places and signs.
 
         Drawn on the CPU and moved to ``compute.device()``. Raises ValueError when dim is so small that a task

@@ -136,16 +136,12 @@ def test_loss_and_shapes_along_the_path(generator):
 def test_initial_weights():
     start = initial_weights(4, c=torch.tensor([0.5, 2.0], dtype=F64), lam=-0.6)
     assert start.w_plus.shape == (2, 4)
-    torch.testing.assert_close(
-        start.w_plus**2 + start.v_plus**2, torch.tensor([[0.5], [2.0]], dtype=F64).expand(2, 4)
-    )
+    torch.testing.assert_close(start.w_plus**2 + start.v_plus**2, torch.tensor([[0.5], [2.0]], dtype=F64).expand(2, 4))
     torch.testing.assert_close(start.w_minus**2 - start.v_minus**2, start.root_k * -0.3)
     assert (start.beta == 0).all()
 
 
-@pytest.mark.parametrize(
-    "c, lam, gamma", [(0.1, 0.5, 0.1), (1e-3, -0.9, 0.01), (1e-2, -1.0, 0.3), (1.0, 1.0, 0.0)]
-)
+@pytest.mark.parametrize("c, lam, gamma", [(0.1, 0.5, 0.1), (1e-3, -0.9, 0.01), (1e-2, -1.0, 0.3), (1.0, 1.0, 0.0)])
 def test_two_stages_land_on_the_formulas(c, lam, gamma, generator):
     beta_pt, beta_ft = SUBSET.sample(30, generator)
     x_pt, x_ft = design(15, 30, generator), design(8, 30, generator)
@@ -177,9 +173,7 @@ def test_signed_sum_is_not_the_sum_of_sizes(generator):
     end = train(x, y, initial_weights(20, 1e-3, -0.9), log_times(-1, 8, 61)).final
     restarted = reinitialize(end, 0.01)
     assert (end.w_plus * end.w_minus).min() < 0 and (restarted.beta == 0).all()
-    torch.testing.assert_close(
-        restarted.root_k, root_k_finetune(end.beta, 1e-3, -0.9, 0.01), rtol=1e-8, atol=0
-    )
+    torch.testing.assert_close(restarted.root_k, root_k_finetune(end.beta, 1e-3, -0.9, 0.01), rtol=1e-8, atol=0)
     sizes = end.w_plus.abs() + end.w_minus.abs()
     assert ((2 * sizes**2 + 0.01**2) / restarted.root_k).max() > 5
 
@@ -234,9 +228,7 @@ def test_too_many_explicit_steps_end_with_advice(generator, monkeypatch):
 @pytest.mark.parametrize("explicit", [True, False])
 def test_a_flow_at_rest_stays(explicit, generator):
     x, _ = problem(4, 10, generator)
-    run = train(
-        x, torch.zeros(4, dtype=F64), initial_weights(10, 0.1, 0.0), log_times(0, 3, 3), explicit=explicit
-    )
+    run = train(x, torch.zeros(4, dtype=F64), initial_weights(10, 0.1, 0.0), log_times(0, 3, 3), explicit=explicit)
     assert (run.beta == 0).all() and (run.loss == 0).all()
 
 

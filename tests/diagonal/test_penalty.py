@@ -66,13 +66,9 @@ def test_q_prime_inverse_solves_for_the_coefficient(s, root_k):
 
 def test_q_tends_to_ridge_and_to_lasso():
     u = torch.tensor([1e-4, 1e-3], dtype=torch.float64)
-    assert (
-        (q(u / 2, 1.0) / q_ridge(u / 2, 1.0) - 1).abs() <= u**2 / 12 * 1.01
-    ).all()  # q = ridge·(1 − u²/12 + …)
+    assert ((q(u / 2, 1.0) / q_ridge(u / 2, 1.0) - 1).abs() <= u**2 / 12 * 1.01).all()  # q = ridge·(1 − u²/12 + …)
     beta = torch.tensor([-1e3, 1e2, 1e3], dtype=torch.float64)
-    assert (
-        (q(beta, 1.0) - q_lasso(beta, 1.0)).abs() <= 1 / (16 * beta.abs()) * 1.01
-    ).all()  # next term −k/(16|β|)
+    assert ((q(beta, 1.0) - q_lasso(beta, 1.0)).abs() <= 1 / (16 * beta.abs()) * 1.01).all()  # next term −k/(16|β|)
     assert q_lasso(0.0, 2.0).item() == 0.5
 
 
@@ -94,9 +90,7 @@ def test_single_task_root_k_does_not_know_lam(lam):
     assert root_k_init(w, v, w, v).item() == pytest.approx(2 * c, rel=1e-15)
 
 
-@pytest.mark.parametrize(
-    "c, lam, gamma, active, unused", [(1e-3, -0.9, 0.01, 0.2003, 5e-4), (0.1, 0, 0.1, 2.22, 0.41)]
-)
+@pytest.mark.parametrize("c, lam, gamma, active, unused", [(1e-3, -0.9, 0.01, 0.2003, 5e-4), (0.1, 0, 0.1, 2.22, 0.41)])
 def test_root_k_finetune_follows_the_weights_of_the_flow(c, lam, gamma, active, unused):
     w, v = math.sqrt(c * (1 + lam) / 2), math.sqrt(c * (1 - lam) / 2)
     for beta_pt, printed in ((1.0, active), (0.0, unused)):
@@ -111,9 +105,7 @@ def test_root_k_finetune_follows_the_weights_of_the_flow(c, lam, gamma, active, 
 
 
 def test_saddle_is_refused_with_its_reason():
-    with pytest.raises(
-        ValueError, match=r"lam must be > -1 where gamma = 0 \(a saddle.*nothing moves\), got -1"
-    ):
+    with pytest.raises(ValueError, match=r"lam must be > -1 where gamma = 0 \(a saddle.*nothing moves\), got -1"):
         root_k_finetune(1.0, 0.1, -1.0, 0.0)
     lam = torch.tensor([[0.0, -1.0]], dtype=torch.float64)
     with pytest.raises(ValueError, match=r"lam\[0, 1\] = -1.0 must be > -1 where gamma = 0"):
@@ -373,6 +365,4 @@ def test_broadcast_dtype_and_device_follow_the_tensors(dtype):
         torch.set_default_device(None)
     assert root_k.shape == ell.shape == (3, 4) and weights.shape == (3, 4, 3)
     assert np.array(names).shape == (3, 4)
-    assert all(
-        value.dtype == dtype and value.device.type == "cpu" for value in [root_k, ell, weights, *values]
-    )
+    assert all(value.dtype == dtype and value.device.type == "cpu" for value in [root_k, ell, weights, *values])
