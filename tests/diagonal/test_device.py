@@ -42,7 +42,7 @@ CALLS = {
     "initial_weights": (lambda c: flow.initial_weights(6, c, -0.5), ROOT_K[:2]),
     "reinitialize": (flow.reinitialize, WEIGHTS, 0.3),
     "train": (flow.train, X, Y, WEIGHTS, TIMES),
-    "train explicit": (lambda *inputs: flow.train(*inputs, explicit=True), X, Y, WEIGHTS, TIMES),
+    "train explicit": (lambda *inputs: flow.train(*inputs, explicit=True), X, Y, WEIGHTS, TIMES[:1]),
     "pretrain_finetune": (flow.pretrain_finetune, X, Y, X.flip(0), Y, 0.1, -0.5, 0.3, TIMES),
     "raw_gradient_descent": (
         lambda *inputs: flow.raw_gradient_descent(*inputs, lr=0.01, steps=5),
