@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import TimeoutError, sync_playwright
 
 PATIENCE = 180  # seconds until a wait gives up
 VIEW = {"width": 1300, "height": 1700}
@@ -74,7 +74,7 @@ def browser():
 
 @contextlib.contextmanager
 def server(lessons, home):
-    """The address of a JupyterLab that serves a copy of the folder `lessons`, made in `home`; nothing else is written."""
+    """The address of a JupyterLab that serves a copy of the folder `lessons`; everything it writes is in `home`."""
     folder = shutil.copytree(lessons, home / "lessons")
     import labkit.course
 
@@ -149,6 +149,13 @@ class Notebook:
         """The text of every element that matches, in the order of the page."""
         return self.page.locator(selector).all_text_contents()
 
+    def steady(self, place):
+        """Bring a place into view and wait until it has stopped moving: cells get their height when they are seen."""
+        before = None
+        while before != (before := place.bounding_box()):
+            place.scroll_into_view_if_needed()
+            self.page.wait_for_timeout(200)
+
     def panel(self, number):
         """The panel with this number (from 0), once its picture is there."""
         return LivePanel(self.page, self.page.locator(".labkit-panel").nth(number))
@@ -188,7 +195,11 @@ class LivePanel:
         self.handle(name).focus()
         self.page.evaluate("() => forget()")
         self.page.keyboard.press(key)
-        self.page.wait_for_function("() => seen.frames.length > 0")
+        try:
+            self.page.wait_for_function("() => seen.frames.length > 0", timeout=60_000)
+        except TimeoutError as error:
+            position, last = self.position(name)
+            raise AssertionError(f"{key} on {name} (stop {position} of {last}) brought no new picture") from error
         return self.page.evaluate("() => seen.frames[0] - seen.keys[0]")
 
     def settle(self):

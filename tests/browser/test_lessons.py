@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from tests.browser.lab import Notebook
 from tests.calibration import time_factor
 from tests.lessons.run import notebooks
 
-LIVE = {"01": "c", "02": "a"}  # lesson -> a live control of its first panel
+LIVE = {"01": "c", "02": "lam"}  # lesson -> a live control of its first panel
 FRAME_MS = 100  # keydown -> pixels, 95th percentile
 CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
 
@@ -36,7 +37,7 @@ def test_prediction_by_keyboard(lesson):
     _, notebook = lesson
     prediction = notebook.page.locator(".labkit-prediction").first
     choice = prediction.locator("input[type=radio]").nth(1)
-    words = choice.get_attribute("data-value")
+    words = unquote(choice.get_attribute("data-value"))
     reveal = prediction.locator("button")
     assert reveal.is_disabled()  # first choose, then see
     choice.focus()
@@ -116,4 +117,5 @@ def test_nothing_went_wrong_meanwhile(lesson):
 def take_pictures(notebook, folder, name):
     folder.mkdir(parents=True, exist_ok=True)
     for number, panel in enumerate(notebook.page.locator(".labkit-panel").all(), 1):
+        notebook.steady(panel)
         panel.screenshot(path=folder / f"{name}_panel_{number}.png")
