@@ -166,7 +166,7 @@ def train(
     two_s, t, steps = torch.zeros_like(a), 0.0, 0
     trace = (x**2 @ (a + b)).sum((1, 2)).max() / 2  # of J at the start, at least λmax
     shortest_time = (1 / trace).item()
-    probe = y + 1  # becomes the top eigenvector of J
+    probe = torch.ones_like(y)  # becomes the top eigenvector of J
     record = []
     for target in times.tolist():
         while t < target:
