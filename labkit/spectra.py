@@ -1,0 +1,123 @@
+"""How many dimensions a set of vectors fills: three readings of the spectrum of its covariance.
+
+Each takes a covariance matrix. Of data (rows = samples) take `gram`: the smaller of two matrices that share the
+nonzero eigenvalues λ, so that the larger one is never formed. Leading axes are batches; device and dtype are kept.
+
+==========================  =============================  ====================================================
+``participation(cov)``      (Σλ)² / Σλ²                    smooth count: k equal eigenvalues give k
+``effective_rank(cov)``     Σλ / λmax                      total variance in units of the strongest direction
+``numerical_rank(cov)``     number of λ > rtol·λmax        directions that are there at all, to rounding
+==========================  =============================  ====================================================
+
+1 ≤ effective rank ≤ participation ≤ numerical rank, all equal when the nonzero λ are. Scaling or rotating the
+data changes none of them.
+"""
+
+import torch
+from torch import Tensor
+
+from labkit.validate import as_tensors, refuse, require_finite
+
+
+def gram(z: Tensor, center: bool = True) -> Tensor:
+    """The smaller of the covariance ZᵀZ/n (dim, dim) and the Gram matrix ZZᵀ/n (n, n) of z (..., n, dim).
+
+    ``center`` subtracts the mean row first; uncentered is the plain second moment. Both products have the same
+    nonzero eigenvalues, hence the same participation, effective and numerical rank.
+
+    Raises ValueError for fewer than two axes, an empty z, NaN or infinity; TypeError for integers.
+
+    >>> gram(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
+    tensor([[ 1., -1.],
+            [-1.,  1.]])
+    """
+    (z,) = as_tensors(z=z)
+    if z.dim() < 2 or 0 in z.shape:
+        raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
+    require_finite(z=z)
+    if center:
+        z = z - z.mean(-2, keepdim=True)
+    n, dim = z.shape[-2:]
+    return (z @ z.mT if n < dim else z.mT @ z) / n
+
+
+def participation_ratio(z: Tensor, center: bool = True) -> Tensor:
+    """PR = (Σ s²)² / Σ s⁴ over the singular values s of the data z (..., n, dim), rows = samples → (...).
+
+    Equal to (tr C)²/tr C² of the covariance C. Columns are centered by default, because the mean of ReLU features
+    alone pulls the uncentered PR towards 1. From n samples it is biased down (n·dim/(n + dim) for white data): take
+    n ≥ 10·PR, and the same n wherever PRs are compared.
+
+    Raises ValueError, besides as `gram` does, when all rows are equal (centered) or zero: 0/0.
+
+    >>> participation_ratio(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    tensor(2.)
+    """
+    (z,) = as_tensors(z=z)
+    require_finite(z=z)
+    if z.dim() < 2 or 0 in z.shape:
+        raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
+    size = z.detach().abs().amax((-2, -1), keepdim=True)
+    z = z / torch.where(size > 0, size, 1)  # squares of squares of tiny or huge numbers would under- or overflow
+    cov = gram(z, center)
+    rounding = z.shape[-1] * torch.finfo(z.dtype).eps ** 2  # what centering leaves of a constant
+    trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
+    refuse("variance of z", trace.detach(), trace > rounding, "must be > 0: all rows are equal")
+    return participation(cov)
+
+
+def participation(cov: Tensor) -> Tensor:
+    """(tr Σ)² / ‖Σ‖_F² of covariances (..., dim, dim) → (...).
+
+    Raises ValueError for matrices that are not square, symmetric and finite, or whose trace is not > 0.
+
+    >>> participation(torch.diag(torch.tensor([2.0, 2.0, 2.0, 0.0])))
+    tensor(3.)
+    """
+    cov = _admit(cov)
+    _refuse_zero(cov)
+    return cov.diagonal(dim1=-2, dim2=-1).sum(-1) ** 2 / (cov**2).sum((-2, -1))
+
+
+def effective_rank(cov: Tensor) -> Tensor:
+    """r_eff = tr Σ / λmax of covariances (..., dim, dim) → (...).
+
+    Among all unit q the largest noise qᵀΣq is tr Σ / r_eff: width averages noise away only where r_eff grows with
+    it. (Not the exponential of the spectrum's entropy, which goes by the same name.) Raises as `participation`.
+
+    >>> effective_rank(torch.diag(torch.tensor([4.0, 2.0, 2.0, 0.0])))
+    tensor(2.)
+    """
+    cov = _admit(cov)
+    _refuse_zero(cov)
+    return cov.diagonal(dim1=-2, dim2=-1).sum(-1) / torch.linalg.eigvalsh(cov)[..., -1]
+
+
+def numerical_rank(cov: Tensor, rtol: float | None = None) -> Tensor:
+    """Number of eigenvalues of (..., dim, dim) above rtol·λmax → (...), int64; 0 for a zero matrix.
+
+    rtol: by default dim·eps of the dtype, the rounding of a product such as `gram`; else in [0, 1). Raises
+    ValueError for another rtol and for matrices that are not square, symmetric and finite.
+
+    >>> numerical_rank(torch.ones(3, 3))
+    tensor(1)
+    """
+    cov = _admit(cov)
+    if rtol is not None and not 0 <= rtol < 1:
+        raise ValueError(f"rtol must lie in [0, 1), got {rtol}")
+    return torch.linalg.matrix_rank(cov, rtol=rtol, hermitian=True)
+
+
+def _admit(cov: Tensor) -> Tensor:
+    (cov,) = as_tensors(cov=cov)
+    if cov.dim() < 2 or cov.shape[-1] != cov.shape[-2] or 0 in cov.shape:
+        raise ValueError(f"cov must be (..., dim, dim) and not empty, got {tuple(cov.shape)}")
+    require_finite(cov=cov)
+    slack = torch.finfo(cov.dtype).eps ** 0.5 * cov.abs().amax((-2, -1), keepdim=True)
+    refuse("cov - covᵀ", (cov - cov.mT).detach(), (cov - cov.mT).abs() <= slack, "must be 0: symmetric")
+    return cov
+
+
+def _refuse_zero(cov: Tensor) -> None:
+    trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1).detach()
+    refuse("trace of cov", trace, trace > 0, "must be > 0")
