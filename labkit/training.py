@@ -323,23 +323,11 @@ def train(
     3 nets, 4 to 83 steps, 2 reached the stop loss; net 2 diverged at step 4
     """
     theta = _flat(params)
-    n_nets = len(theta)
-    n = _samples(x, y, theta, per_net)
-    for name, count in (("steps", steps), ("record_every", record_every)):
-        if count is not None and count < 1:
-            raise ValueError(f"{name} must be >= 1, got {count}")
-    if batch is not None and not 1 <= batch <= n:
-        raise ValueError(f"batch must lie in [1, {n}], the number of samples, got {batch}")
-    if (batch is None) != (generators is None):
-        raise ValueError("batch and generators belong together: give both, or neither to use all samples")
-    if isinstance(generators, Sequence) and len(generators) != n_nets:
-        raise ValueError(f"generators must be one for all nets or a list of {n_nets}, got a list of {len(generators)}")
-    limits = {"stop_loss": stop_loss, "clip": clip, "lr": None if callable(optimizer.lr) else optimizer.lr}
-    stop_loss, clip, constant_lr = (v if v is None else _per_net(name, v, theta) for name, v in limits.items())
-    if clip is not None:
-        require_positive(clip=clip)
-    if constant_lr is not None:
-        require_positive(lr=constant_lr)
+    n_nets, n = len(theta), _samples(x, y, theta, per_net)
+    _admit_plan(n_nets, n, steps, batch, generators, max_loss, record_every)
+    constant_lr = None if callable(optimizer.lr) else _per_net("lr", optimizer.lr, theta, require_positive)
+    clip = None if clip is None else _per_net("clip", clip, theta, require_positive)
+    stop_loss = None if stop_loss is None else _per_net("stop_loss", stop_loss, theta, require_finite)
     batches = repeat((x, y)) if batch is None else _batches(x, y, n, per_net, batch, generators)
     cast = torch.autocast(theta.device.type, autocast) if autocast else nullcontext()
 
@@ -352,16 +340,16 @@ def train(
     with tqdm(total=steps, disable=not progress, unit="step") as bar:
         for step in range(steps + 1):  # the last round only looks: at the loss of the final parameters
             leaf = theta.detach().requires_grad_()
+            x_now, y_now = next(batches)
             with torch.enable_grad():
-                named = _named(leaf, params)
-                x_now, y_now = next(batches)
                 with cast:
-                    out = forward(named, x_now)
+                    out = forward(_named(leaf, params), x_now)
                 losses = loss(out.to(theta.dtype), y_now)
-                if step == 0 and losses.shape != (n_nets,):
-                    shape = f"forward gave {tuple(out.shape)}, loss {tuple(losses.shape)}"
-                    raise ValueError(f"forward must give ({n_nets}, batch, ...) and loss ({n_nets},), but {shape}")
+                total = losses.sum()
             now = losses.detach()
+            if now.shape != (n_nets,):
+                shapes = f"got {tuple(out.shape)} and {tuple(now.shape)}"
+                raise ValueError(f"forward must give ({n_nets}, batch, ...) and loss ({n_nets},), {shapes}")
             if running is None:
                 running = now
             running = torch.where(live, now if batch is None else running.lerp(now, batch / n), running)
@@ -374,7 +362,7 @@ def train(
             looking = step % LOOK_EVERY == 0 or step == steps
             last = looking and (step == steps or not live.any())
             if last or step % (record_every or steps) == 0:
-                judged = running if validate is None else validate(_named(theta, params)).detach()
+                judged = running if validate is None else _per_net("validate", validate(_named(theta, params)), theta)
                 records.append((step, running, judged))
                 better = (judged < best_loss) & ~diverged
                 best_loss, best = torch.where(better, judged, best_loss), torch.where(better[:, None], theta, best)
@@ -384,7 +372,7 @@ def train(
             if last:
                 break
 
-            (grad,) = torch.autograd.grad(losses.sum(), leaf)
+            (grad,) = torch.autograd.grad(total, leaf)
             with torch.no_grad():
                 if clip is not None:
                     grad = grad * (clip / (grad.norm(dim=1) + 1e-6)).clamp(max=1)[:, None]  # 1e-6: as torch does
@@ -406,6 +394,32 @@ def train(
         stopped=stopped,
         diverged=diverged,
     )
+
+
+def _admit_plan(
+    n_nets: int,
+    n: int,
+    steps: int,
+    batch: int | None,
+    generators: torch.Generator | Sequence[torch.Generator] | None,
+    max_loss: float,
+    record_every: int | None,
+) -> None:
+    for name, count in (("steps", steps), ("record_every", record_every)):
+        if count is not None and count < 1:
+            raise ValueError(f"{name} must be >= 1, got {count}")
+    if not max_loss > 0:
+        raise ValueError(f"max_loss must be > 0, got {max_loss}")
+    if (batch is None) != (generators is None):
+        raise ValueError("batch and generators belong together: give both, or neither to use all samples")
+    if batch is None:
+        return
+    if not 1 <= batch <= n:
+        raise ValueError(f"batch must lie in [1, {n}], the number of samples, got {batch}")
+    if not isinstance(generators, torch.Generator | list | tuple):
+        raise TypeError(f"generators must be a torch.Generator or a list of them, got {type(generators).__name__}")
+    if not isinstance(generators, torch.Generator) and len(generators) != n_nets:
+        raise ValueError(f"generators must be one for all nets or a list of {n_nets}, got a list of {len(generators)}")
 
 
 def _flat(params: Params) -> Tensor:
@@ -454,11 +468,13 @@ def _samples(x: Tensor, y: Tensor, theta: Tensor, per_net: bool) -> int:
     return x.shape[len(lead)]
 
 
-def _per_net(name: str, value: PerNet, theta: Tensor) -> Tensor:
-    """A number or (net,) as (net,)."""
-    value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device)
+def _per_net(name: str, value: PerNet, theta: Tensor, require: Callable | None = None) -> Tensor:
+    """A number or (net,) as (net,), after the check ``require``."""
+    value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device).detach()
     if value.shape not in ((), theta.shape[:1]):
         raise ValueError(f"{name} must be a number or ({len(theta)},), one per net, got {tuple(value.shape)}")
+    if require is not None:  # not of what changes from step to step: a look at a value makes a GPU wait
+        require(**{name: value})
     return value.expand(len(theta))
 
 
