@@ -31,10 +31,7 @@ def gram(z: Tensor, center: bool = True) -> Tensor:
     tensor([[ 1., -1.],
             [-1.,  1.]])
     """
-    (z,) = as_tensors(z=z)
-    if z.dim() < 2 or 0 in z.shape:
-        raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
-    require_finite(z=z)
+    z = _admit_data(z)
     if center:
         z = z - z.mean(-2, keepdim=True)
     n, dim = z.shape[-2:]
@@ -53,14 +50,11 @@ def participation_ratio(z: Tensor, center: bool = True) -> Tensor:
     >>> participation_ratio(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(2.)
     """
-    (z,) = as_tensors(z=z)
-    require_finite(z=z)
-    if z.dim() < 2 or 0 in z.shape:
-        raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
+    z = _admit_data(z)
     size = z.detach().abs().amax((-2, -1), keepdim=True)
     z = z / torch.where(size > 0, size, 1)  # squares of squares of tiny or huge numbers would under- or overflow
     cov = gram(z, center)
-    rounding = z.shape[-1] * torch.finfo(z.dtype).eps ** 2  # what centering leaves of a constant
+    rounding = z.shape[-1] * (8 * torch.finfo(z.dtype).eps) ** 2  # what centering leaves of a constant
     trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
     refuse("variance of z", trace.detach(), trace > rounding, "must be > 0: all rows are equal")
     return participation(cov)
@@ -83,14 +77,20 @@ def effective_rank(cov: Tensor) -> Tensor:
     """r_eff = tr Σ / λmax of covariances (..., dim, dim) → (...).
 
     Among all unit q the largest noise qᵀΣq is tr Σ / r_eff: width averages noise away only where r_eff grows with
-    it. (Not the exponential of the spectrum's entropy, which goes by the same name.) Raises as `participation`.
+    it. (Not the exponential of the spectrum's entropy, which goes by the same name.)
+
+    Raises ValueError as `participation` does, and for a negative eigenvalue.
 
     >>> effective_rank(torch.diag(torch.tensor([4.0, 2.0, 2.0, 0.0])))
     tensor(2.)
     """
     cov = _admit(cov)
     _refuse_zero(cov)
-    return cov.diagonal(dim1=-2, dim2=-1).sum(-1) / torch.linalg.eigvalsh(cov)[..., -1]
+    eigenvalues = torch.linalg.eigvalsh(cov)  # ascending
+    least, most = eigenvalues[..., 0], eigenvalues[..., -1]
+    slack = torch.finfo(cov.dtype).eps ** 0.5 * most
+    refuse("least eigenvalue of cov", least.detach(), least >= -slack, "must be >= 0: a covariance")
+    return cov.diagonal(dim1=-2, dim2=-1).sum(-1) / most
 
 
 def numerical_rank(cov: Tensor, rtol: float | None = None) -> Tensor:
@@ -106,6 +106,14 @@ def numerical_rank(cov: Tensor, rtol: float | None = None) -> Tensor:
     if rtol is not None and not 0 <= rtol < 1:
         raise ValueError(f"rtol must lie in [0, 1), got {rtol}")
     return torch.linalg.matrix_rank(cov, rtol=rtol, hermitian=True)
+
+
+def _admit_data(z: Tensor) -> Tensor:
+    (z,) = as_tensors(z=z)
+    if z.dim() < 2 or 0 in z.shape:
+        raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
+    require_finite(z=z)
+    return z
 
 
 def _admit(cov: Tensor) -> Tensor:

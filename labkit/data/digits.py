@@ -115,10 +115,9 @@ def subset(images: Images, classes: Sequence[int]) -> Images:
     classes = list(classes)
     if not classes or len(set(classes)) < len(classes) or not set(classes) <= set(range(images.n_classes)):
         raise ValueError(f"classes must be different numbers from 0 to {images.n_classes - 1}, got {classes}")
-    y = images.y.new_full((images.n_classes,), -1)
-    y[classes] = torch.arange(len(classes), device=y.device)
-    y = y[images.y]
-    return Images(images.x[y >= 0], y[y >= 0], len(classes))
+    same = images.y[:, None] == torch.tensor(classes, device=images.y.device)  # (n, class)
+    kept = same.any(1)
+    return Images(images.x[kept], same[kept].int().argmax(1), len(classes))
 
 
 def split(images: Images, n: int, generator: torch.Generator) -> tuple[Images, Images]:
