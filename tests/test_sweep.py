@@ -1,0 +1,464 @@
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from labkit import compute, sweep
+from labkit.cache import CacheError, study_key
+from labkit.diagonal.tasks import FULL, NONE
+from labkit.sweep import SweepError, Table, run
+from tests.calibration import time_factor
+from tests.studies import batched_study, counted, dying, study
+from tests.test_cache import define
+
+GRID = {"lam": [-0.5, 0.0, 0.5], "n": [20, 40]}
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch, tmp_path):
+    """A cache of its own for every test."""
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+
+
+def calls(log):
+    return Counter(Path(log).read_text().splitlines()) if Path(log).exists() else Counter()
+
+
+def assert_same(table, other):
+    assert list(table.columns) == list(other.columns)
+    for name, column in table.columns.items():
+        np.testing.assert_array_equal(column, other[name], strict=True)  # shape and dtype too
+
+
+# ---- what comes out
+
+
+def test_one_row_for_each_point_and_seed_the_seed_moving_fastest():
+    table = run(study, GRID, seeds=[3, 5], cache=False, progress=False)
+    rows = [(lam, n, seed) for lam in GRID["lam"] for n in GRID["n"] for seed in (3, 5)]
+    assert list(zip(*(table[name].tolist() for name in ("lam", "n", "seed")), strict=True)) == rows
+    assert table["curve"].shape == (12, 3) and table["steps"].tolist() == [n + seed for _, n, seed in rows]
+    assert [table[name].dtype.kind for name in table.columns] == list("fiiffiUU")
+    for row, error in zip(rows, table["error"], strict=True):
+        assert error == float(study(*row)["error"])
+
+
+@pytest.mark.parametrize("size", [True, 1, 5, 100])
+def test_batched_gives_the_same_table(size):
+    serial = run(study, GRID, seeds=4, cache=False, progress=False)
+    assert_same(serial, run(batched_study, GRID, seeds=4, batched=size, cache=False, progress=False))
+    assert_same(serial, run(batched_study, GRID, seeds=4, batched=size, progress=False))
+    assert_same(serial, run(batched_study, GRID, seeds=4, batched=size, progress=False))  # from the cache
+
+
+@contextmanager
+def dask_cluster():
+    distributed = pytest.importorskip("distributed", reason="dask[distributed] is not installed")
+    from dask import config
+
+    place = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        config.set({"distributed.scheduler.allowed-failures": 0}),
+        distributed.LocalCluster(**place) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client.get_executor()
+
+
+EXECUTORS = {
+    "threads": lambda: ThreadPoolExecutor(3),
+    "processes": lambda: ProcessPoolExecutor(4, get_context("spawn")),
+    "dask": dask_cluster,
+}
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_every_executor_gives_the_same_table_and_knows_the_profile(kind):
+    with compute.use_profile("quick"), EXECUTORS[kind]() as executor:
+        serial = run(study, GRID, seeds=4, cache=False, progress=False)
+        options = {"executor": executor, "progress": False}
+        assert set(serial["profile"]) == {"quick"}
+        assert_same(serial, run(study, GRID, seeds=4, cache=False, **options))
+        assert_same(serial, run(batched_study, GRID, seeds=4, batched=7, **options))
+        assert_same(serial, run(study, GRID, seeds=4, **options))  # filled by the executor ...
+        assert_same(serial, run(study, GRID, seeds=4, progress=False))  # ... read here
+        local = define("k = 2\ndef study(x, seed): return x * seed * k")  # as made in a notebook
+        assert run(local, {"x": [1, 2]}, seeds=3, **options)["value"].tolist() == [0, 2, 4, 0, 4, 8]
+        with pytest.raises(ZeroDivisionError) as error:
+            run(define("def study(x, seed): return 1 // x"), {"x": [1, 0]}, **options)
+        assert "in study(x=0, seed=0)" in error.value.__notes__
+
+
+def test_tensors_become_arrays():
+    def study(x, seed):
+        weights = torch.full((2,), x, requires_grad=True)
+        return {"sum": weights.sum(), "weights": weights, "many": weights > 0}
+
+    table = run(study, {"x": [1.0, -2.0]}, cache=False, progress=False)
+    assert table["sum"].dtype == np.float32 and table["sum"].tolist() == [2, -4]
+    assert table["weights"].tolist() == [[1, 1], [-2, -2]] and table["many"].tolist() == [[True] * 2, [False] * 2]
+
+
+def test_values_that_are_no_numbers_are_shown_as_text():
+    table = run(lambda task, seed: task.rho_ft, {"task": [FULL, NONE]}, cache=False, progress=False)
+    assert table["task"].tolist() == [str(FULL), str(NONE)]
+    assert table.select(task=NONE)["value"].tolist() == [NONE.rho_ft]
+
+
+def test_numbers_of_numpy_reach_the_function_as_those_of_python():
+    types = run(lambda x, seed: f"{type(x).__name__} {type(seed).__name__}", {"x": np.linspace(0, 1, 2)}, cache=False)
+    assert set(types["value"]) == {"float int"}
+
+
+def test_the_bar_counts_what_was_there_before(tmp_path, capsys):
+    grid = {"log": [str(tmp_path / "log")], "x": [1, 2]}
+    run(counted, grid, seeds=2)
+    assert "4/4" in capsys.readouterr().err
+    run(counted, grid, seeds=3)
+    shown = capsys.readouterr().err
+    assert "counted:  67%" in shown and "4/6" in shown and "6/6" in shown
+    run(counted, grid, seeds=3, progress=False)
+    assert capsys.readouterr() == ("", "")
+
+
+# ---- the table
+
+
+def test_mean_se_and_count_by_group():
+    rng = np.random.default_rng(0)
+    error, n = rng.standard_normal((60, 2)), np.repeat([30, 10, 20], 20)
+    table = Table({"n": n, "c": np.tile(["a", "b"], 30), "error": error}).mean("error", by=("n", "c"))
+    assert list(zip(table["n"], table["c"], strict=True)) == [(n, c) for n in (30, 10, 20) for c in "ab"]
+    for i in range(6):
+        group = error[(n == table["n"][i]) & (np.tile(["a", "b"], 30) == table["c"][i])]
+        np.testing.assert_allclose(table["mean"][i], group.mean(0))
+        np.testing.assert_allclose(table["se"][i], np.sqrt(((group - group.mean(0)) ** 2).sum(0) / 9 / 10))
+    assert table["count"].tolist() == [10] * 6
+
+
+def test_a_single_row_has_no_standard_error():
+    table = Table({"n": np.array([1, 2, 2]), "error": np.array([1.0, 2.0, 4.0])}).mean("error", by="n")
+    np.testing.assert_array_equal(table["se"], [np.nan, 1.0])
+
+
+@pytest.mark.parametrize("by", [(), "mean", ("n", "se"), "count"])
+def test_mean_refuses_groups_it_cannot_name(by):
+    with pytest.raises(ValueError, match="by must name columns other than mean, se and count"):
+        Table({"n": np.arange(2), "mean": np.arange(2), "se": np.arange(2), "count": np.arange(2)}).mean("n", by)
+
+
+def test_select_finds_numbers_to_rounding_and_names_what_there_is():
+    table = Table({"c": np.array([0.1 + 0.2, 1e-8, 2e-8, 0.0]), "name": np.array(list("abba")), "k": np.arange(4)})
+    assert table.select(c=0.3)["k"].tolist() == [0] and table.select(c=np.float64(1e-8))["k"].tolist() == [1]
+    assert table.select(c=0)["k"].tolist() == [3] and table.select(name="b", k=2)["c"].tolist() == [2e-8]
+    with pytest.raises(ValueError, match="no row has name = z; its values are a, b"):
+        table.select(name="z")
+    with pytest.raises(ValueError, match="no row has name = a, k = 1 together"):
+        table.select(name="a", k=1)
+    with pytest.raises(KeyError, match="there is no column 'd', only c, name, k"):
+        table.select(d=1)
+
+
+def test_a_saved_table_is_the_same_when_loaded(tmp_path):
+    table = run(study, GRID, seeds=2, cache=False, progress=False)
+    table.save(tmp_path / "table.npz")
+    assert_same(table, Table.load(tmp_path / "table.npz"))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not really", b"\x80\x04N.", np.arange(3)])
+def test_loading_something_else_is_refused(tmp_path, content):
+    if isinstance(content, np.ndarray):
+        file = io.BytesIO()
+        np.save(file, content)
+        content = file.getvalue()
+    (tmp_path / "table.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="table.npz is not a table"):
+        Table.load(tmp_path / "table.npz")
+
+
+def test_a_table_of_objects_is_refused_unread(tmp_path):
+    np.savez(tmp_path / "table.npz", x=np.array([print], dtype=object))
+    with pytest.raises(ValueError, match="is not a table: Object arrays cannot be loaded"):
+        Table.load(tmp_path / "table.npz")
+
+
+# ---- interrupted, and at the same time
+
+STRANGER = """
+import sys, time
+from labkit import sweep
+log, table, points = sys.argv[1], sys.argv[2], int(sys.argv[4])
+def study(x, seed):
+    with open(log, "a") as file:
+        file.write(f"{x} {seed}\\n")
+    time.sleep(float(sys.argv[3]))
+    return x * seed
+sweep.run(study, {"x": list(range(points))}, seeds=4, progress=False).save(table)
+"""
+
+
+def start(tmp_path, name, wait, points):
+    """Another process with a study of 4·points rows; its calls go to ``name``.log, its table to ``name``.npz."""
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [str(tmp_path / "log"), str(tmp_path / f"{name}.npz"), str(wait), str(points)]
+    command = [sys.executable, "-W", "error", str(tmp_path / "stranger.py"), *words]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def finished(tmp_path):
+    return {path.name for path in (tmp_path / "cache").rglob("*") if path.is_file() and not path.suffix}
+
+
+def expected(points):
+    return np.multiply.outer(np.arange(points), np.arange(4)).ravel()
+
+
+def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path):
+    first = start(tmp_path, "first", wait=0.02, points=50)
+    while len(finished(tmp_path)) < 60:
+        assert first.poll() is None, first.stderr.read()
+        time.sleep(0.005)
+    first.send_signal(signal.SIGKILL)
+    first.communicate()
+    kept, before = finished(tmp_path), calls(tmp_path / "log")
+    assert 60 <= len(kept) < 200 and len(before) - len(kept) in (0, 1)  # one may have been in the making
+
+    second = start(tmp_path, "second", wait=0, points=50)
+    assert (second.communicate()[1], second.returncode) == ("", 0)
+    assert np.array_equal(Table.load(tmp_path / "second.npz")["value"], expected(50))
+    after = calls(tmp_path / "log")
+    assert len(after) == 200 and len(kept) + sum(after.values()) - sum(before.values()) == 200
+    assert kept <= finished(tmp_path) and not list((tmp_path / "cache").rglob("*.claim"))
+
+
+def test_two_processes_share_the_work(tmp_path):
+    both = [start(tmp_path, name, wait=0.005, points=125) for name in ("one", "other")]
+    for process in both:
+        assert (process.communicate()[1], process.returncode) == ("", 0)  # no warning either
+    done = calls(tmp_path / "log")
+    assert len(done) == 500 and sum(done.values()) <= 502  # at the end each may do what the other is just doing
+    for name in ("one", "other"):
+        assert np.array_equal(Table.load(tmp_path / f"{name}.npz")["value"], expected(125))
+    assert len(finished(tmp_path)) == 500 and len(list((tmp_path / "cache").rglob("*"))) == 502
+
+
+def test_an_error_of_the_function_keeps_what_is_finished(tmp_path):
+    source = "def study(log, x, seed):\n    counted(log, x, seed)\n    return 1 // (x < {} or seed < 1) * x"
+    grid = {"log": [str(tmp_path / "log")], "x": [0, 1, 2]}
+    broken = define(source.format(1), counted=counted)
+    with pytest.raises(ZeroDivisionError) as error:
+        run(broken, grid, seeds=2, progress=False)
+    where, kept = error.value.__notes__
+    assert where.startswith("in study(log=") and where.endswith("x=1, seed=1)")
+    assert kept.startswith("3 of 6 rows are finished and kept in ") and kept.endswith("goes on from there")
+    with pytest.raises(ZeroDivisionError):
+        run(broken, grid, seeds=2, progress=False)
+    assert list(calls(tmp_path / "log").values()) == [1, 1, 1, 2]
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path):
+    source = "def study(log, stop, x, seed):\n    if x == 5 and Path(stop).exists(): raise KeyboardInterrupt\n"
+    patient = define(source + "    return counted(log, x, seed)", counted=counted, Path=Path)
+    grid = {"log": [str(tmp_path / "log")], "stop": [str(tmp_path / "stop")], "x": range(10)}
+    (tmp_path / "stop").touch()
+    with pytest.raises(KeyboardInterrupt) as error:
+        run(patient, grid, progress=False)
+    assert error.value.__notes__[0].startswith("5 of 10 rows are finished and kept")
+    (tmp_path / "stop").unlink()
+    assert run(patient, grid, progress=False)["x"].tolist() == list(range(10))
+    assert set(calls(tmp_path / "log").values()) == {1} and not list((tmp_path / "cache").rglob("*.claim"))
+
+
+@pytest.mark.parametrize("kind", ["processes", "dask"])
+def test_an_executor_that_dies_keeps_what_is_finished(tmp_path, kind):
+    grid = {"log": [str(tmp_path / "log")], "alive": [str(tmp_path / "alive")], "x": range(16)}
+    with EXECUTORS[kind]() as executor, pytest.raises(SweepError, match=r"the executor died \((Br|Ki).* of 16 rows"):
+        run(dying, grid, executor=executor, progress=False)
+    before = calls(tmp_path / "log")
+    kept = len(finished(tmp_path))
+    (tmp_path / "alive").touch()
+    table = run(dying, grid, progress=False)
+    assert table["x"].tolist() == list(range(16))
+    assert sum(calls(tmp_path / "log").values()) - sum(before.values()) == 16 - kept
+
+
+def test_an_executor_that_was_shut_down_is_a_sentence():
+    with ThreadPoolExecutor(1) as executor:
+        pass
+    with pytest.raises(SweepError, match="the executor died .*shutdown.*; 0 of 1 rows are finished and kept in"):
+        run(lambda seed: 1, {}, executor=executor, progress=False)
+
+
+class Hopeless(Executor):
+    """Cancels whatever it is given, as a cluster does that is closed."""
+
+    def submit(self, function, *args):
+        future = sweep.Future()
+        future.cancel()
+        future.set_running_or_notify_cancel()
+        return future
+
+
+def test_a_cluster_that_was_closed_is_a_sentence():
+    with pytest.raises(SweepError, match=r"the executor died \(CancelledError: \); 0 of 1 rows are finished and lost"):
+        run(lambda seed: 1, {}, executor=Hopeless(), cache=False, progress=False)
+
+
+# ---- the cache
+
+
+def test_only_what_is_new_is_computed(tmp_path):
+    log = str(tmp_path / "log")
+    run(counted, {"log": [log], "x": [1, 2]}, seeds=2, progress=False)
+    table = run(counted, {"x": [2, 3], "log": [log]}, seeds=[1, 2], progress=False)
+    assert table["value"].tolist() == [2, 4, 3, 6]
+    assert set(calls(log).values()) == {1} and len(calls(log)) == 7
+    run(counted, {"log": [log], "x": [1]}, seeds=2, progress=False, cache=tmp_path / "elsewhere")
+    run(counted, {"log": [log], "x": [1]}, seeds=2, progress=False, cache=False)
+    assert calls(log)["1 0"] == 3
+
+
+def test_a_damaged_entry_costs_its_row_only(tmp_path):
+    grid = {"log": [str(tmp_path / "log")], "x": [1, 2, 3]}
+    run(counted, grid, seeds=2, progress=False)
+    path = next(path for path in (tmp_path / "cache").rglob("*") if path.is_file())
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.warns(UserWarning, match="is damaged .*; it is computed again"):
+        table = run(counted, grid, seeds=2, progress=False)
+    assert table["value"].tolist() == [0, 1, 0, 2, 0, 3]
+    assert sorted(calls(tmp_path / "log").values()) == [1] * 5 + [2]
+    run(counted, grid, seeds=2, progress=False)
+    assert sum(calls(tmp_path / "log").values()) == 7
+
+
+def test_a_full_disk_is_one_warning_and_the_table_is_made(tmp_path, monkeypatch):
+    grid = {"log": [str(tmp_path / "log")], "x": [1, 2, 3]}
+    run(counted, grid, seeds=1, progress=False)
+    write = Path.write_bytes
+
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.warns(UserWarning, match="No space left on device: from here on results are not kept") as warned:
+        assert run(counted, grid, seeds=2, progress=False)["value"].tolist() == [0, 1, 0, 2, 0, 3]
+    assert len(warned) == 1
+    monkeypatch.setattr(Path, "write_bytes", write)
+    run(counted, grid, seeds=2, progress=False)
+    assert calls(tmp_path / "log") == Counter({"1 0": 1, "2 0": 1, "3 0": 1, "1 1": 2, "2 1": 2, "3 1": 2})
+
+
+def test_a_claim_of_a_process_that_was_killed_delays_but_does_not_stop(tmp_path):
+    grid = {"log": [str(tmp_path / "log")], "x": [1, 2, 3]}
+    run(counted, grid, progress=False)
+    for path in [path for path in (tmp_path / "cache").rglob("*") if path.is_file()][:2]:
+        path.rename(path.with_suffix(".claim"))
+    assert run(counted, grid, progress=False)["x"].tolist() == [1, 2, 3]
+    assert sorted(calls(tmp_path / "log").values()) == [1, 2, 2] and len(finished(tmp_path)) == 3
+
+
+def test_a_cached_row_costs_little():
+    def constant(x, seed):
+        return {"error": 0.5, "curve": np.zeros(20)}
+
+    grid = {"x": list(range(100))}
+    run(constant, grid, seeds=3, progress=False)
+    start = time.perf_counter()
+    run(constant, grid, seeds=3, progress=False)
+    assert (time.perf_counter() - start) / 300 <= 2e-3 * time_factor()
+
+
+# ---- bad input
+
+
+def two(x, seed):
+    return x
+
+
+@pytest.mark.parametrize(
+    ("function", "grid", "options", "error", "words"),
+    [
+        (two, {"x": 3}, {}, TypeError, "the values of x must be a list, got 3"),
+        (two, {"x": "abc"}, {}, TypeError, "the values of x must be a list, got 'abc'"),
+        (two, {"x": torch.zeros(2, 2)}, {}, TypeError, "the values of x must be a list"),
+        (two, {"x": []}, {}, ValueError, "the values of x must be at least one and all different"),
+        (two, {"x": [1, 2, 1]}, {}, ValueError, "the values of x must be at least one and all different"),
+        (two, {"x": [1], "seed": [1]}, {}, ValueError, "grid must not contain seed"),
+        (two, {"y": [1]}, {}, TypeError, "function must take the arguments y, seed: .*'x'"),
+        (lambda x: x, {"x": [1]}, {}, TypeError, "function must take the arguments x, seed"),
+        (two, {"x": [1]}, {"seeds": 0}, ValueError, "the values of seed must be at least one"),
+        (two, {"x": [1]}, {"seeds": [1, 1]}, ValueError, "the values of seed must be at least one and all different"),
+        (
+            two,
+            {"x": [1]},
+            {"seeds": True},
+            TypeError,
+            "seeds must be .* a list of integers, got True",
+        ),
+        (two, {"x": [1]}, {"seeds": 2.0}, TypeError, "seeds must be .* a list of integers, got 2.0"),
+        (two, {"x": [1]}, {"seeds": [0.5]}, TypeError, "seeds must be a number of seeds or a list of integers"),
+        (two, {"x": [1]}, {"batched": -1}, ValueError, "batched must be True, False or a number of rows, got -1"),
+        (two, {"x": [FULL]}, {"batched": True}, ValueError, "a batched function needs numbers or texts"),
+        (two, {"x": [1]}, {"executor": 4}, TypeError, r"executor must be .*client.get_executor\(\)\), got a int"),
+        (two, {"x": [object()]}, {}, TypeError, "the argument x is of type object, which has no content"),
+        (len, {}, {"cache": True}, TypeError, "function must take the arguments seed"),
+        (lambda seed: None, {}, {}, TypeError, "results must be numbers, texts or arrays of them"),
+        (lambda seed: {}, {}, {}, TypeError, "at least one result, got an empty dict"),
+        (lambda seed: {1: 2}, {}, {}, TypeError, "with a text as name"),
+        (lambda seed: {"seed": 2}, {}, {}, ValueError, "a result must not have the name of an argument, got seed"),
+        (lambda seed: np.zeros(seed), {}, {"seeds": 2}, ValueError, r"all rows must return the same.*\(0,\).*\(1,\)"),
+        (lambda seed: {"ab"[seed]: 0}, {}, {"seeds": 2}, ValueError, "all rows must return the same"),
+        (
+            lambda seed: 1.0,
+            {},
+            {"batched": 2},
+            ValueError,
+            r"one entry for each of the 1 rows, got shape \(\)",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_a_sentence(function, grid, options, error, words):
+    with pytest.raises(error, match=words):
+        run(function, grid, **{"progress": False, **options})
+
+
+def test_a_function_without_source_needs_no_cache():
+    variables = {"__name__": "__main__"}
+    exec("def study(x, seed): return x", variables)
+    with pytest.raises(ValueError, match="the source of study cannot be read"):
+        run(variables["study"], {"x": [1]}, progress=False)
+    assert run(variables["study"], {"x": [1]}, progress=False, cache=False)["value"].tolist() == [1]
+
+
+def test_a_cache_folder_that_cannot_be_written_is_refused_before_anything_runs(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(CacheError, match="cannot be written"):
+        run(counted, {"log": [str(tmp_path / "log")], "x": [1]}, progress=False)
+    assert not calls(tmp_path / "log")
+
+
+def test_what_cannot_be_sent_is_refused_in_a_sentence():
+    def locked(seed):
+        return lock
+
+    lock = get_context("spawn").Lock()
+    with ProcessPoolExecutor(1) as executor, pytest.raises(TypeError, match="locked cannot be sent"):
+        run(locked, {}, executor=executor, cache=False, progress=False)
+
+
+def test_a_study_of_labkit_and_torch_has_a_key():
+    source = "def study(x, seed): return FULL.sample(x, compute.generator(seed))[0], torch.relu, np.exp"
+    assert study_key(define(source, FULL=FULL, compute=compute, torch=torch, np=np))
