@@ -20,7 +20,7 @@ _HOME = {
     "Prediction": "panel",
     "check": "checks",
 }
-_ROOMS = ("checks", "compute", "course", "diagonal", "panel", "plots")
+_ROOMS = ("checks", "compute", "course", "diagonal", "panel", "plots", "results", "sweep")
 
 __all__ = [*_HOME, *_ROOMS]
 

@@ -2,5 +2,5 @@
 
 build     lessons/ from solutions/, answers blanked
 lint      the rules that every master keeps
-command   ``labkit lab | build | doctor | picture``
+command   ``labkit lab | build | sweep | doctor | picture``
 """

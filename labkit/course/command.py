@@ -3,6 +3,7 @@
 labkit lab [NN] [options of jupyter lab]   open JupyterLab on lesson NN (on the first when none is given)
 labkit build                               make lessons/ anew from solutions/
 labkit build --check                       only say what is out of date or breaks a rule
+labkit sweep NAME [--profile full] [--device cuda]  make a shipped result anew
 labkit doctor                              look at everything the course needs and say what is missing
 labkit picture                             make the picture of README.md anew
 """
@@ -25,13 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="labkit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(required=True, metavar="lab | build | doctor | picture")
+    commands = parser.add_subparsers(required=True, metavar="lab | build | sweep | doctor | picture")
     lab = commands.add_parser("lab", help="open JupyterLab on a lesson")
     lab.add_argument("lesson", nargs="?", default="00", help="its number, such as 02")
     lab.set_defaults(run=_lab)
     build = commands.add_parser("build", help="make lessons/ anew from solutions/")
     build.add_argument("--check", action="store_true", help="change nothing, say what is out of date")
     build.set_defaults(run=_build)
+    sweep = commands.add_parser("sweep", help="make a shipped result anew")
+    sweep.add_argument("name", help="such as recovery_by_scale")
+    sweep.add_argument("--profile", help="quick, standard or full (default: LABKIT_PROFILE, else standard)")
+    sweep.add_argument("--device", help="such as cuda (default: LABKIT_DEVICE, else cuda where there is one)")
+    sweep.set_defaults(run=_sweep)
     commands.add_parser("doctor", help="say what is missing").set_defaults(run=_doctor)
     commands.add_parser("picture", help="make the picture of README.md anew").set_defaults(run=_picture)
 
@@ -98,6 +104,21 @@ def _build(options: argparse.Namespace, rest: list[str]) -> int:
         print(f"made {path.relative_to(root)}" if path.parent == lessons else f"kept your {path.relative_to(root)}")
     print(*problems, sep="\n", file=sys.stderr, end="\n" if problems else "")
     return int(bool(problems))
+
+
+def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
+    from labkit import compute, results
+    from labkit.cache import CacheError
+
+    if options.device:
+        os.environ["LABKIT_DEVICE"] = options.device
+    with compute.use_profile(options.profile or compute.profile()):
+        try:
+            path = results.remake(options.name)
+        except CacheError as error:
+            raise Refusal(error) from None
+        print(f"made {path} ({path.stat().st_size / 1024:.0f} kB): profile {compute.profile()}, {compute.device()}")
+    return 0
 
 
 def _doctor(options: argparse.Namespace, rest: list[str]) -> int:

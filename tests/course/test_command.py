@@ -131,6 +131,44 @@ def test_doctor_prints_every_finding_and_fails_when_one_is_bad(monkeypatch, caps
     assert main(["doctor"]) == 0
 
 
+@pytest.fixture
+def elsewhere(monkeypatch, tmp_path):
+    """Results and their cache in a folder of the test; what --device sets is forgotten afterwards."""
+    monkeypatch.setattr("labkit.results.FOLDER", tmp_path)
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("LABKIT_DEVICE", "")
+    return tmp_path
+
+
+def test_sweep_makes_a_result_anew(elsewhere, capsys):
+    assert main(["sweep", "recovery_by_scale", "--profile", "quick", "--device", "cpu"]) == 0
+    said = capsys.readouterr()
+    path = elsewhere / "recovery_by_scale.npz"
+    assert said.out.startswith(f"made {path} (") and said.out.endswith("kB): profile quick, cpu\n")
+    assert "624/624" in said.err and path.exists() and path.with_suffix(".json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nothing"], "there is no result 'nothing', only recovery_by_scale"),
+        (["recovery_by_scale", "--profile", "huge"], "profile must be one of quick, standard, full, got 'huge'"),
+        (["recovery_by_scale", "--device", "abacus"], "LABKIT_DEVICE must name a device of this computer"),
+    ],
+)
+def test_sweep_refuses_in_one_sentence(elsewhere, capsys, words, sentence):
+    assert main(["sweep", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert sentence in line and not list(elsewhere.glob("*.npz"))
+
+
+def test_sweep_says_when_there_is_no_room_for_its_cache(elsewhere, monkeypatch, capsys):
+    (elsewhere / "file").touch()
+    monkeypatch.setenv("LABKIT_CACHE", str(elsewhere / "file"))
+    assert main(["sweep", "recovery_by_scale", "--profile", "quick"]) == 1
+    assert "cannot be written (Not a directory)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("last", ["panel = Panel(compute, draw, alt, [Slider('x', 0, 1, 0.5)])", None])
 def test_picture_is_that_of_the_first_panel_named_or_only_shown(clone, last):
     shown = "Panel(compute, draw, alt, [Slider('x', 0, 1, 0.5)])"

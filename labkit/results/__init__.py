@@ -1,0 +1,91 @@
+"""Grids that took long, shipped so that nobody has to wait: ``load("recovery_by_scale").table``.
+
+Each is made by a recipe (a study, its grid, its seeds) that lives beside the mechanism it measures. ``labkit
+sweep NAME [--profile full] [--device cuda]`` makes it anew: NAME.npz holds the table, NAME.json beside it the
+command, versions, profile, seeds, device and date. ``tests/results`` remakes a part of each and compares.
+"""
+
+import json
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import labkit
+from labkit import compute, sweep
+from labkit.sweep import Table
+
+FOLDER = Path(__file__).parent
+RECIPES = {  # name -> the function, as module:name, that returns its recipe at the current profile
+    "recovery_by_scale": "labkit.results.recovery_by_scale:recipe",
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `labkit.sweep.run` is called with, and the part of it that a test remakes."""
+
+    study: Callable
+    grid: Mapping[str, Sequence]
+    seeds: int
+    remake: Mapping[str, Any]  # the value of each of these arguments to which the test restricts the grid
+    batched: bool | int = False
+    tolerances: Mapping[str, float] = field(default_factory=dict)  # absolute, of each result; 1e-9 when not given
+
+
+@dataclass(frozen=True)
+class Result:
+    """A shipped grid and how it was made."""
+
+    table: Table
+    meta: dict[str, Any]
+
+
+def recipe(name: str) -> Recipe:
+    """The recipe of a named result at the current profile; ValueError when there is none of that name."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no result {name!r}, only {', '.join(RECIPES)}")
+    module, function = RECIPES[name].split(":")
+    return getattr(import_module(module), function)()
+
+
+def load(name: str) -> Result:
+    """A shipped result. ValueError when there is none of that name, or its file is damaged.
+
+    >>> load("recovery_by_scale").meta["command"]
+    'labkit sweep recovery_by_scale --profile standard --device cpu'
+    """
+    path = FOLDER / f"{name}.npz"
+    if name not in RECIPES or not path.exists():
+        raise ValueError(f"there is no shipped result {name!r}, only {', '.join(shipped())}")
+    return Result(Table.load(path), json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+
+
+def shipped() -> list[str]:
+    """The names for which `load` has a table."""
+    return [name for name in RECIPES if (FOLDER / f"{name}.npz").exists()]
+
+
+def remake(name: str, **options: Any) -> Path:
+    """Compute a named result at the current profile and device, and write it to `FOLDER`; its path.
+
+    ``options`` go to `labkit.sweep.run`: an executor, the cache.
+    """
+    made = recipe(name)
+    table = sweep.run(made.study, made.grid, made.seeds, batched=made.batched, **options)
+    packages = {package: import_module(package).__version__.split("+")[0] for package in ("numpy", "torch")}
+    meta = {
+        "command": f"labkit sweep {name} --profile {compute.profile()} --device {compute.device().type}",
+        "profile": compute.profile(),
+        "seeds": made.seeds,
+        "device": str(compute.device()),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "versions": {"labkit": labkit.__version__, "python": platform.python_version(), **packages},
+    }
+    path = FOLDER / f"{name}.npz"
+    table.save(path)
+    path.with_suffix(".json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+    return path

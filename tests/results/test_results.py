@@ -1,0 +1,89 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from labkit import results, sweep
+from labkit.compute import PROFILES, use_profile
+from labkit.results import FOLDER, RECIPES, load, recipe, remake, shipped
+from labkit.results.recovery_by_scale import DIM
+from tests.test_sweep import assert_same
+
+LIMIT = 3e6  # bytes, of all shipped grids together
+
+
+def test_every_recipe_is_shipped_and_nothing_else():
+    assert {path.stem for path in FOLDER.glob("*.npz")} == set(RECIPES) == set(shipped())
+    assert {path.stem for path in FOLDER.glob("*.json")} == set(RECIPES)
+
+
+def test_all_shipped_grids_together_are_small():
+    assert sum(path.stat().st_size for path in FOLDER.iterdir() if path.suffix in (".npz", ".json")) <= LIMIT
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_shipped_grid_says_how_it_was_made(name):
+    meta = load(name).meta
+    assert re.fullmatch(rf"labkit sweep {name} --profile {meta['profile']} --device \w+", meta["command"])
+    assert meta["profile"] in PROFILES and re.fullmatch(r"\d{4}-\d\d-\d\d", meta["date"])
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", version) for version in meta["versions"].values())
+    assert {"labkit", "python", "numpy", "torch"} <= set(meta["versions"]) and meta["device"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_part_made_again_is_what_was_shipped(name):
+    result = load(name)
+    with use_profile(result.meta["profile"]):
+        made = recipe(name)
+        part = dict(made.grid) | {key: [value] for key, value in made.remake.items()}
+        table = sweep.run(made.study, part, made.seeds, batched=made.batched, cache=False, progress=False)
+    assert made.seeds == result.meta["seeds"]
+    whole = len(result.table) / np.prod([len(made.grid[key]) for key in made.remake])
+    shipped = result.table.select(**made.remake)
+    assert list(shipped.columns) == list(table.columns) and len(shipped) == len(table) == whole
+    for key, column in shipped.columns.items():
+        tolerance = made.tolerances.get(key, 1e-9)
+        if column.dtype.kind in "fc":
+            np.testing.assert_allclose(table[key], column, rtol=0, atol=tolerance, err_msg=key)
+        else:
+            np.testing.assert_array_equal(table[key], column, err_msg=key)
+
+
+@pytest.mark.parametrize("function", [recipe, load])
+def test_an_unknown_name_is_refused_with_those_there_are(function):
+    with pytest.raises(ValueError, match="there is no .*result 'x', only recovery_by_scale"):
+        function("x")
+
+
+def test_remake_writes_the_table_and_how_it_was_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match="there is no shipped result"):
+        load("recovery_by_scale")
+    with use_profile("quick"):
+        path = remake("recovery_by_scale", progress=False)
+        made = recipe("recovery_by_scale")
+    assert {item.name for item in tmp_path.iterdir() if item.is_file()} == {path.name, path.with_suffix(".json").name}
+    result = load("recovery_by_scale")
+    assert result.meta == json.loads(path.with_suffix(".json").read_text()) and result.meta["seeds"] == 8
+    assert_same(result.table, sweep.run(made.study, made.grid, 8, batched=made.batched, cache=False, progress=False))
+
+
+# ---- recovery_by_scale
+
+
+def test_recovery_has_the_two_ends_of_lesson_01():
+    """Large c: ℓ2, whose error is 1 − n/D on average. Small c: three spikes are found long before n = D."""
+    curve = load("recovery_by_scale").table.mean("error", by=("c", "n"))
+    lazy, rich = curve.select(c=10.0), curve.select(c=1e-8)
+    np.testing.assert_array_less(np.abs(lazy["mean"] - (1 - lazy["n"] / DIM)), 3.5 * lazy["se"])
+    assert rich.select(n=20)["mean"][0] < 1e-3 < 0.4 < lazy.select(n=20)["mean"][0]
+
+
+def test_recovery_at_a_given_n_improves_as_c_falls():
+    table = load("recovery_by_scale").table.select(n=20)
+    errors = [table.select(c=c)["error"] for c in sorted(set(table["c"]))]  # the same problems, seed by seed
+    for smaller, larger in zip(errors, errors[1:], strict=False):
+        gain = larger - smaller
+        assert gain.mean() > -3 * gain.std(ddof=1) / len(gain) ** 0.5
