@@ -19,13 +19,14 @@ usable := $(shell $(venv) -P -c 'import os, labkit as l; print(os.path.samefile(
 # Packages are installed uncompiled, which halves the time; Python then keeps what it compiles on first use.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help lab test lessons bench picture clean rebuild
+.PHONY: help lab test lessons verify bench picture clean rebuild
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make lab       open JupyterLab on the first lesson"
 	@echo "make test      run every test: style, notebooks, units, panels, browser (a few minutes)"
 	@echo "make lessons   make lessons/ anew from solutions/"
+	@echo "make verify    reproduce the numbers of the theory notes (minutes; goes on where it was stopped)"
 	@echo "make bench     time the panels and the solvers"
 	@echo "make picture   make the picture of README.md anew"
 	@echo "make clean     remove .venv and what tests leave behind"
@@ -56,6 +57,10 @@ units := labkit tests --ignore=tests/lessons --ignore=tests/browser --ignore=tes
 
 lessons: .venv/ready
 	@$(venv) -m labkit.course.command build
+
+verify: .venv/ready
+	@echo "==> reproducing the numbers that the course relies on (each run is kept: stop and go on at will)"
+	@$(tested) -m tests.verify $(ARGS)
 
 bench: .venv/ready
 	@echo "==> timing, on one thread (about three minutes; leave the computer alone meanwhile)"
