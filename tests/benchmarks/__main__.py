@@ -1,6 +1,8 @@
 """`make bench`: what the course promises about time, measured here, against the naive way where there is one.
 
-Every number is from one thread. Leave the computer alone meanwhile: the first line says how quiet it was.
+Every number is from one thread. Leave the computer alone meanwhile: the first line says how quiet it was. A room
+adds a table by a small module beside this one, whose ``rows()`` gives (what, our seconds, seconds of the naive way,
+promised ratio).
 """
 
 import contextlib
@@ -11,6 +13,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded
@@ -108,6 +111,16 @@ def naive_training(error=1e-3, c=0.1):
         yield Row(f"min_penalty / descent to {error:g}, rate {lr}", f"{1e3 * ours:.1f} ms", naive, ratio)
 
 
+def rooms():
+    """The tables that the modules beside this one add."""
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        if path != Path(__file__):
+            for name, ours, naive, target in import_module(f"tests.benchmarks.{path.stem}").rows():
+                ratio = naive / ours
+                times = f"{1e3 * ours:.3g} ms", f"{1e3 * naive:.3g} ms", f"{ratio:.1f}x"
+                yield Row(name, *times, f"{target:g}x", ratio >= target)
+
+
 def imports():
     for label, names in (("import labkit", ""), ("... Panel, check, plots", "from labkit import Panel, check, plots")):
         spent = seconds_beyond_torch(names, repeats=5)
@@ -201,7 +214,7 @@ def main():
     print(f"This core now: {slowness():.2f} x the time of the reference core. Times are medians, or p50 / p95 / max.\n")
     print(Row("what", "ours", "naive", "ratio", "promised"))
     rows = []
-    for section in (solver, batches, naive_training, imports, lessons, in_browser):
+    for section in (solver, batches, naive_training, rooms, imports, lessons, in_browser):
         for row in section():
             print(row, flush=True)
             rows.append(row)
