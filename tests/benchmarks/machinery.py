@@ -17,8 +17,8 @@ def rows():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield ("32 MLPs (20-48-1), 80 samples, 200 steps, float64", *dense(n_nets=32, steps=200), 3.0)
-        yield ("20 conv nets (1-8-16-32), 15 images, 50 steps, float32", *convolutional(n_nets=20, steps=50), 2.0)
+        yield ("32 MLPs (20-48-1), 80 samples, 200 steps", *dense(n_nets=32, steps=200), 3.0)
+        yield ("20 conv nets (1-8-16-32), 15 images, 50 steps", *convolutional(n_nets=20, steps=50), 2.0)
     finally:
         torch.set_num_threads(threads)
 
