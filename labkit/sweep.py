@@ -18,7 +18,10 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import multiprocessing
+import os
 import pickle
+import threading
 import warnings
 import zipfile
 import zlib
@@ -363,7 +366,11 @@ def _sendable(function: Callable, executor: Executor | None) -> Callable | bytes
         ) from error
 
 
-_received = functools.lru_cache(8)(pickle.loads)  # once a process, not once a row
+@functools.lru_cache(8)  # once a process, not once a row
+def _received(function: bytes) -> Callable:
+    if parent := multiprocessing.parent_process():  # a worker whose parent was killed would wait for work forever
+        threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    return pickle.loads(function)
 
 
 def _call(function: Callable | bytes, profile: str, rows: list[Row], batched: bool) -> list[Result]:

@@ -243,6 +243,39 @@ def test_killed_in_the_middle_it_goes_on_where_it_was(tmp_path):
     assert kept <= finished(tmp_path) and not list((tmp_path / "cache").rglob("*.claim"))
 
 
+WITH_POOL = """
+import os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from labkit import sweep
+def study(folder, x, seed):
+    open(os.path.join(folder, str(os.getpid())), "w").close()
+    time.sleep(0.05)
+    return x
+if __name__ == "__main__":
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        sweep.run(study, {"folder": [sys.argv[1]], "x": list(range(10_000))}, executor=pool, progress=False)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_the_workers_of_a_killed_process_end_too(tmp_path):
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    (tmp_path / "with_pool.py").write_text(WITH_POOL)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, str(tmp_path / "with_pool.py"), str(workers)], env=environment)
+    while len(list(workers.iterdir())) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    patience = time.monotonic() + 60
+    while alive := [path.name for path in workers.iterdir() if (Path("/proc") / path.name).exists()]:
+        assert time.monotonic() < patience, alive
+        time.sleep(0.02)
+
+
 def test_two_processes_share_the_work(tmp_path):
     both = [start(tmp_path, name, wait=0.005, points=125) for name in ("one", "other")]
     for process in both:
@@ -284,7 +317,10 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
 @pytest.mark.parametrize("kind", ["processes", "dask"])
 def test_an_executor_that_dies_keeps_what_is_finished(tmp_path, kind):
     grid = {"log": [str(tmp_path / "log")], "alive": [str(tmp_path / "alive")], "x": range(16)}
-    with EXECUTORS[kind]() as executor, pytest.raises(SweepError, match=r"the executor died \((Br|Ki).* of 16 rows"):
+    with (
+        EXECUTORS[kind]() as executor,
+        pytest.raises(SweepError, match=r"the executor died .* of 16 rows are finished and kept"),
+    ):
         run(dying, grid, executor=executor, progress=False)
     before = calls(tmp_path / "log")
     kept = len(finished(tmp_path))
