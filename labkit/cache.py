@@ -34,7 +34,10 @@ class CacheError(RuntimeError):
 
 
 def home() -> Path:
-    """The folder of the cache: ``LABKIT_CACHE`` when set, else labkit's folder in the user's cache folder."""
+    """The folder of the cache: ``LABKIT_CACHE`` when set, else labkit's folder in the user's cache folder.
+
+    Nothing removes old entries. The folder may be deleted at any time: what is needed is computed again.
+    """
     import platformdirs  # only who has no folder of their own pays for the import
 
     return Path(os.environ.get("LABKIT_CACHE") or platformdirs.user_cache_path("labkit", appauthor=False)).expanduser()

@@ -3,11 +3,12 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from labkit import results, sweep
 from labkit.compute import PROFILES, use_profile
 from labkit.results import FOLDER, RECIPES, load, recipe, remake, shipped
-from labkit.results.recovery_by_scale import DIM
+from labkit.results.recovery_by_scale import DIM, recovery
 from tests.test_sweep import assert_same
 
 LIMIT = 3e6  # bytes, of all shipped grids together
@@ -79,6 +80,13 @@ def test_recovery_has_the_two_ends_of_lesson_01():
     lazy, rich = curve.select(c=10.0), curve.select(c=1e-8)
     np.testing.assert_array_less(np.abs(lazy["mean"] - (1 - lazy["n"] / DIM)), 3.5 * lazy["se"])
     assert rich.select(n=20)["mean"][0] < 1e-3 < 0.4 < lazy.select(n=20)["mean"][0]
+
+
+def test_recovery_is_the_same_on_every_device(device, monkeypatch):
+    arguments = np.array([1e-8, 10.0, 0.1]), np.array([20, 5, 20]), np.array([0, 1, 0])
+    expected = recovery(*arguments)["error"]
+    monkeypatch.setattr("labkit.compute.device", lambda: device.place)
+    torch.testing.assert_close(device.back(recovery(*arguments))["error"], expected)
 
 
 def test_recovery_at_a_given_n_improves_as_c_falls():
