@@ -64,6 +64,10 @@ class Control(widgets.HBox):
         self.add_class("labkit-control")
         self.add_class(f"labkit-control-{name}")
 
+    def drag(self, value):
+        """Go to one of ``stops`` the way a learner does, by the part that is drawn."""
+        self.value = value
+
 
 class Slider(Control):
     """A slider with ``count`` evenly spaced stops from low to high, and a box for any value between.
@@ -77,9 +81,7 @@ class Slider(Control):
         count = 101 if step is None else round((high - low) / step) + 1
         stops = np.linspace(low, high, count) if step is None else low + step * np.arange(count)
         whole = isinstance(step, int) and isinstance(low, int)
-        self._build(
-            name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer
-        )
+        self._build(name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer)
 
     def _build(self, name, stops, value, label, help, answer):
         self.stops, self.whole = stops, isinstance(stops[0], int)
@@ -107,6 +109,9 @@ class Slider(Control):
         self._handle.observe(lambda change: self._move(self.stops[change.new]), "value")
         self._box.observe(lambda change: self._typed(change.new), "value")
         self.observe(lambda change: self._follow(change.new), "value")
+
+    def drag(self, value):
+        self._handle.value = self.stops.index(value)
 
     def _nearest(self, value):
         return int(np.argmin(np.abs(np.asarray(self.stops) - value)))
@@ -162,8 +167,8 @@ class LogSlider(Slider):
         gaps = [float(f"{gap:.3g}") for gap in 10.0**exact]
         gaps = gaps if math.isclose(gaps[-1], high, rel_tol=1e-3) else [*gaps, high]
         stops = [float(f"{offset + gap:.10g}") for gap in gaps]
-        self.offset = offset
-        self._build(name, [offset, *stops] if zero else stops, value, label, help, answer)
+        self.offset, self.whole = offset, False
+        self._build(name, [float(offset), *stops] if zero else stops, value, label, help, answer)
 
     def _nearest(self, value):
         gaps = np.asarray(self.stops) - self.offset
@@ -175,11 +180,7 @@ class Choice(Control):
     """Buttons, one of which is chosen: options is a list of words, or a dict words -> value."""
 
     def __init__(self, name, options, value=None, *, label=None, help="", answer=LIVE):
-        pairs = (
-            list(options.items())
-            if isinstance(options, dict)
-            else [(str(option), option) for option in options]
-        )
+        pairs = list(options.items()) if isinstance(options, dict) else [(str(option), option) for option in options]
         self.stops = [option for _, option in pairs]
         value = self.stops[0] if value is None else value
         if value not in self.stops:
@@ -301,13 +302,13 @@ class Panel(widgets.VBox):
         self._busy = self._stale = False
         self._challenge_met_at = None
 
-        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
+        self._image = widgets.Image(
+            format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px")
+        )
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
-        self._reset = widgets.Button(
-            description="Reset", icon="undo", tooltip="all controls back to the start"
-        )
+        self._reset = widgets.Button(description="Reset", icon="undo", tooltip="all controls back to the start")
         self._run.on_click(lambda _: self.run())
         self._reset.on_click(lambda _: self.reset())
         for part, name in (
@@ -413,9 +414,7 @@ class Panel(widgets.VBox):
             )
         won = self._challenge_met_at is not None
         color, mark = ("#00795a", "★ Challenge met") if won else (plots.GREY, "☆ Challenge")
-        since = (
-            f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
-        )
+        since = f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
         self._goal.value = (
             f"<div role='status' style='border-left:5px solid {color};padding:2px 10px;"
             f"background:{'#00795a22' if met else 'transparent'}'>"
@@ -469,7 +468,9 @@ class Panel(widgets.VBox):
                 moves += 1
                 place = f"{name}={_words(value)} at { ({n: _words(v) for n, v in self.values.items()}) }"
                 try:
-                    control.value = value
+                    control.drag(value)
+                    if control.value != value:
+                        trouble.append(f"{place}: the control stops at {_words(control.value)} instead")
                     if control.answer == RUN:
                         self.run()
                 except Exception as error:
@@ -485,10 +486,7 @@ class Panel(widgets.VBox):
                     trouble.append(f"{place}: the sentence changed and the picture did not")
                 for _ in range(2):
                     late = sum(self.seconds.values()) * 1e3 > BUDGET_MS[control.answer] * time_factor
-                    if (
-                        not late
-                        and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor
-                    ):
+                    if not late and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor:
                         break
                     self._frame()
                 total.setdefault(control.answer, []).append(sum(self.seconds.values()) * 1e3)
@@ -497,9 +495,7 @@ class Panel(widgets.VBox):
         for times, budget, what in ((total, BUDGET_MS, "frame"), (compute, COMPUTE_BUDGET_MS, "compute")):
             for answer, spent in times.items():
                 if (worst := float(np.quantile(spent, 0.95))) > budget[answer] * time_factor:
-                    trouble.append(
-                        f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}"
-                    )
+                    trouble.append(f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}")
         self.reset()
         if any(c.answer == RUN for c in self.controls.values()):
             self.run()
@@ -564,9 +560,7 @@ class Prediction(widgets.VBox):
         if answer not in choices:
             raise ValueError(f"answer must be one of the choices {list(choices)}, got {answer!r}")
         self.question, self.answer, self.reveal = question, answer, reveal
-        self._radio = widgets.RadioButtons(
-            options=list(choices), value=None, layout=widgets.Layout(width="auto")
-        )
+        self._radio = widgets.RadioButtons(options=list(choices), value=None, layout=widgets.Layout(width="auto"))
         self._button = widgets.Button(
             description="Reveal", icon="eye", disabled=True, tooltip="choose first, then see what happens"
         )
@@ -574,9 +568,7 @@ class Prediction(widgets.VBox):
         self._radio.observe(lambda _: setattr(self._button, "disabled", False), "value")
         self._button.on_click(lambda _: self._open())
         ask = widgets.HTML(f"<div style='font-size:15px'><b>Predict.</b> {html.escape(question)}</div>")
-        super().__init__(
-            [ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH)
-        )
+        super().__init__([ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH))
         self.add_class("labkit-prediction")
 
     @property

@@ -230,9 +230,7 @@ def regime_rgb(weights):
     color names a place in the triangle.
     """
     w = numbers(weights)
-    one, two, three, four = (
-        np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV")
-    )
+    one, two, three, four = (np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV"))
     edge = 2 * four - (one + two) / 2  # the control point that makes the mid-edge exactly green
     w1, w2, w3 = (w[..., i, None] for i in range(3))
     mixed = w1**2 * one + w2**2 * two + w3**2 * three + 2 * w1 * w2 * edge
@@ -254,9 +252,7 @@ def regime_triangle(ax, title="Where this network sits", pixels=240):
     x, y = np.meshgrid(np.linspace(0, 1, pixels), np.linspace(0, height, pixels))
     two = y / height
     weights = np.stack([1 - x - two / 2, two, x - two / 2], axis=-1)
-    fill = ax.imshow(
-        regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0
-    )
+    fill = ax.imshow(regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0)
     fill.set_clip_path(Path([*_CORNERS, _CORNERS[0]], closed=True), ax.transData)
     ax.set(xlim=(-0.22, 1.22), ylim=(-0.16, 1.06))
     ax.plot(*np.vstack([_CORNERS, _CORNERS[0]]).T, color=GREY, linewidth=1.2)

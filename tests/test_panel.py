@@ -57,6 +57,14 @@ def test_log_slider_in_one_plus_lam_ends_in_exactly_minus_one():
     assert lam.value == -1 and lam._box.value == "-1"
 
 
+@pytest.mark.parametrize("offset", [-1, 0])
+def test_every_stop_of_a_log_slider_is_reached_by_its_handle(offset):
+    slider = LogSlider("k", 1e-3, 2, offset + 1, offset=offset, zero=True)  # a whole offset makes no whole slider
+    for index, stop in enumerate(slider.stops):
+        slider._handle.value = index
+        assert slider.value == stop and slider._handle.value == index
+
+
 def test_slider_handle_box_and_value_follow_each_other():
     slider = LogSlider("c", 1e-3, 10, 1e-1)
     slider._handle.value = 0
@@ -88,9 +96,7 @@ def test_typed_values_are_kept_in_range_or_put_back(typed, kept):
         lambda: Slider("n", 1, 5, 3, answer="later"),
         lambda: Choice("k", ["a", "b"], "z"),
         lambda: Prediction("?", ["a", "b"], "z", "because"),
-        lambda: Panel(
-            lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]
-        ),
+        lambda: Panel(lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]),
         lambda: make().set(missing=3),
     ],
 )
@@ -199,10 +205,7 @@ def test_the_sentence_is_alternative_text_and_visible_text():
     panel = make(alt=lambda values, result: "fewer than < 3 & more")
     assert panel._repr_mimebundle_()["text/plain"] == "fewer than < 3 & more"
     assert panel._image.tooltip is None  # ipywidgets 8.1: an Image born with a tooltip cannot be displayed
-    assert (
-        "fewer than &lt; 3 &amp; more" in panel._readout.value
-        and "aria-live='polite'" in panel._readout.value
-    )
+    assert "fewer than &lt; 3 &amp; more" in panel._readout.value and "aria-live='polite'" in panel._readout.value
 
 
 def test_a_static_figure_is_a_panel_without_controls():
