@@ -250,6 +250,16 @@ class _Stage:
         self._background, self._map = self.canvas.copy_from_bbox(self.figure.bbox), None
 
 
+class _Picture(widgets.Image):
+    """The picture; its tooltip is the sentence, which assistive technology reads: core's Image has no alt.
+
+    The frontend looks up the description of whatever has a tooltip, and core's Image has none: without this trait
+    an Image with a tooltip cannot be displayed (ipywidgets 8.1).
+    """
+
+    description = traitlets.Unicode("").tag(sync=True)
+
+
 def _png(picture):
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", compress_level=1)
@@ -302,9 +312,7 @@ class Panel(widgets.VBox):
         self._busy = self._stale = False
         self._challenge_met_at = None
 
-        self._image = widgets.Image(
-            format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px")
-        )
+        self._image = _Picture(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
@@ -401,7 +409,8 @@ class Panel(widgets.VBox):
         self.png = _png(picture)
         self.seconds = {"compute": computed - start, "draw": drawn - computed, "encode": clock() - drawn}
         self.result, self.text = result, text
-        self._image.value = self.png
+        with self._image.hold_sync():
+            self._image.value, self._image.tooltip = self.png, text
         if self.challenge:
             self._judge(values, result)
 

@@ -116,7 +116,7 @@ def text(ax, key, x, y, words, **style):
 
 
 def image(ax, key, rgb, extent):
-    """A picture rgb (height, width, 3) in [0, 1], first row at the bottom, over extent (x0, x1, y0, y1), linear axes."""
+    """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
     artist = _find(ax, key)
     if artist is None:
@@ -194,7 +194,7 @@ _FLOOR, _STRIP = -3.0, 1 / 3  # a log axis in 1+λ ends at 1e-3; the strip left 
 
 
 def one_plus_log(lam):
-    """Position of λ on an axis that is logarithmic in 1+λ down to 1e-3; exactly −1 has a strip of its own at the left."""
+    """Position of λ on an axis logarithmic in 1+λ down to 1e-3; exactly −1 has a strip of its own at the left."""
     gap = 1 + numbers(lam)
     return np.where(gap > 0, np.log10(np.maximum(gap, 10**_FLOOR)), _FLOOR - _STRIP)
 
