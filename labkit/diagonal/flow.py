@@ -122,9 +122,9 @@ def reinitialize(weights: Weights, gamma: float | Tensor) -> Weights:
 
 @torch.no_grad()
 def train(
-    x: Tensor, y: Tensor, weights: Weights, times: Tensor, cap: float = 0.25, explicit: bool = False
+    x: Tensor, y: Tensor, weights: Weights, times: float | Tensor, cap: float = 0.25, explicit: bool = False
 ) -> Trajectory:
-    """Gradient flow of L = ½‖Xβ − y‖² from ``weights``, recorded at ``times``.
+    """Gradient flow of L = ½‖Xβ − y‖² from ``weights``, recorded at ``times``, or at every step up to a time.
 
     Default: two-stage Rosenbrock steps (ROS2, second order, L-stable), two solves with 1 + (1−1/√2)ηJ,
     J = X diag(dβ/ds) Xᵀ, η ≤ cap/‖ds/dt‖∞ and ≤ 1.2·cap × the time passed: eight decades of time take
@@ -137,7 +137,8 @@ def train(
         x: (…, n, dim), n ≤ dim
         y: (…, n)
         weights: four vectors (…, dim)
-        times: (time,), increasing, > 0
+        times: (time,), increasing, > 0; or a number > 0, when to end: then every step is recorded, which
+            shows a trajectory with the fewest points, close together where β moves
         cap: largest change of s in a step, > 0 (keep it ≤ 1 for stable explicit steps)
 
     Raises ValueError for shapes that do not fit, NaN or infinity, times not increasing; RuntimeError after
@@ -151,8 +152,10 @@ def train(
     x, y, times, *start = admit(x=x, y=y, times=times, **weights._asdict())
     start = Weights(*start)
     batch = batch_shape(x, y, **start._asdict())
+    every_step, times = times.dim() == 0, torch.atleast_1d(times)
     if times.dim() != 1 or len(times) == 0 or times[0] <= 0 or (times.diff() <= 0).any():
-        raise ValueError(f"times must be a vector of increasing positive numbers, got {times.tolist()}")
+        got = times.tolist()
+        raise ValueError(f"times must be a vector of increasing positive numbers, or one number, got {got}")
     if not cap > 0:
         raise ValueError(f"cap must be > 0, got {cap}")
     n, dim = x.shape[-2:]
@@ -167,7 +170,7 @@ def train(
     trace = (x**2 @ (a + b)).sum((1, 2)).max() / 2  # of J at the start, at least λmax
     shortest_time = (1 / trace).item()
     probe = torch.ones_like(y)  # becomes the top eigenvector of J
-    record = []
+    record, when = [], []
     for target in times.tolist():
         while t < target:
             gap, half_slope = flow.at(two_s)
@@ -186,9 +189,12 @@ def train(
             steps += 1
             if steps == MAX_STEPS:
                 raise RuntimeError(f"{steps} steps reached time {t:.3g} of {target:.3g}: use explicit=False")
-        record.append(two_s)
+            if every_step or t == target:
+                record.append(two_s)
+                when.append(t)
     gaps = torch.stack([flow.at(two_s)[0] for two_s in record])  # (time, b, n, 1)
     loss = ((gaps**2).sum((-2, -1)) / 2).reshape(-1, *batch)
+    times = torch.tensor(when, dtype=times.dtype, device=times.device)
     return Trajectory(times, torch.stack(record).reshape(-1, *batch, dim) / 2, loss, start)
 
 

@@ -61,6 +61,18 @@ def test_trajectory_of_the_raw_flow(n, c, generator):
     assert worst_error(train(x, y, weights, times), raw_flow(x, y, weights, times)) <= 2e-2
 
 
+@pytest.mark.parametrize(("cap", "explicit"), [(0.25, False), (0.02, True)])
+def test_every_step_is_recorded_when_only_the_end_is_given(cap, explicit, generator):
+    x, y = problem(10, 40, generator)
+    weights = initial_weights(40, 0.1, lam=0.3)
+    run = train(x, y, weights, 10.0, cap, explicit)
+    assert run.times[-1] == 10 and (run.times.diff() > 0).all()
+    assert run.s.diff(dim=0).abs().max() <= 2 * cap  # two stages of at most cap
+    assert worst_error(run, raw_flow(x, y, weights, run.times)) <= 2e-2
+    at_end_only = train(x, y, weights, torch.tensor([10.0], dtype=F64), cap, explicit)
+    assert len(at_end_only.times) == 1 and torch.equal(at_end_only.beta[-1], run.beta[-1])
+
+
 def test_trajectory_from_an_asymmetric_start(generator):
     x, y = problem(8, 20, generator)
     weights = Weights(*(0.3 * torch.randn(4, 20, dtype=F64, generator=generator)))
@@ -208,7 +220,7 @@ def test_bad_input_is_refused(generator):
         (lambda: train(x, y[:3], start, times), "shapes do not fit"),
         (lambda: train(x.mT, torch.ones(10, dtype=F64), start, times), "n <= dim"),
         (lambda: train(x, y * math.nan, start, times), r"y\[0\] = nan must be finite"),
-        (lambda: train(x, y, start, times.flip(0)), "times must be a vector of increasing positive numbers"),
+        (lambda: train(x, y, start, times.flip(0)), "times must be a vector of increasing positive numbers, or one number"),
         (lambda: train(x, y, start, times, cap=0.0), "cap must be > 0, got 0"),
         (lambda: pretrain_finetune(x, y, x, y, 0.1, -1.0, 0.0), "lam must be > -1 where gamma = 0"),
         (lambda: raw_gradient_descent(x, y, start, 0.0, 5), "lr must be > 0 and steps >= 1, got lr = 0"),
