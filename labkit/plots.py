@@ -99,7 +99,8 @@ def dots(ax, key, x, y, **style):
 
 def now(ax, key, x, y):
     """Where the sliders stand: the same yellow dot in every picture."""
-    style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6, "zorder": 6}
+    style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6}
+    style |= {"zorder": 6, "clip_on": False}  # whole, even on the border
     return dots(ax, key, np.atleast_1d(numbers(x)), np.atleast_1d(numbers(y)), **style)
 
 
@@ -149,6 +150,8 @@ def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
             nearest = np.argmin(np.abs(y[row] - label_y))
             spots.append((x[column[nearest]], y[row[nearest]]))
     labels = ax.clabel(drawn, fmt=lambda v: words.format(v).replace("-", "−"), fontsize=8.5, manual=spots)
+    for label in labels or ():
+        label.set_rotation((label.get_rotation() + 89) % 180 - 89)  # never read downwards
     for artist, zorder in ((drawn, 0.5), *((label, 0.6) for label in labels or ())):
         artist.set(gid=key, zorder=zorder)
 
