@@ -220,7 +220,10 @@ def test_bad_input_is_refused(generator):
         (lambda: train(x, y[:3], start, times), "shapes do not fit"),
         (lambda: train(x.mT, torch.ones(10, dtype=F64), start, times), "n <= dim"),
         (lambda: train(x, y * math.nan, start, times), r"y\[0\] = nan must be finite"),
-        (lambda: train(x, y, start, times.flip(0)), "times must be a vector of increasing positive numbers, or one number"),
+        (
+            lambda: train(x, y, start, times.flip(0)),
+            "times must be a vector of increasing positive numbers, or one number",
+        ),
         (lambda: train(x, y, start, times, cap=0.0), "cap must be > 0, got 0"),
         (lambda: pretrain_finetune(x, y, x, y, 0.1, -1.0, 0.0), "lam must be > -1 where gamma = 0"),
         (lambda: raw_gradient_descent(x, y, start, 0.0, 5), "lr must be > 0 and steps >= 1, got lr = 0"),
