@@ -74,7 +74,7 @@ def root_k(answer) -> str:
     }
     truth = root_k_init(w_plus, v_plus, w_minus, v_minus)
     compare(answer, truth, mistakes, slips, w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus)
-    return "One number per coordinate is all that gradient flow remembers of four initial weights."
+    return "Of four initial weights, gradient flow remembers this number and where it started, beta(0)."
 
 
 def inverse(answer) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from labkit.diagonal.penalty import admit
 
-MAX_STEPS = 60  # 3 to 20 are usual; whoever needs more has no interpolator
+MAX_STEPS = 60  # 3 to 20 are usual, 53 the most seen from β(0) = 0; beyond, `converged` says so
 MAX_HALVINGS = 40  # of one step
 STEP_CAP = 6.0  # largest change of 2s in a step: cosh 2s may grow by e⁶, never overflow
 CHUNK = {
@@ -157,7 +157,7 @@ def min_norm(x: Tensor, y: Tensor) -> Tensor:
 
 @torch.no_grad()
 def basis_pursuit(x: Tensor, y: Tensor) -> Tensor:
-    """An interpolator of least ‖β‖₁, by linear programming: where ``min_penalty`` tends, slowly, for √k → 0.
+    """An interpolator of least ‖β‖₁, by linear programming: where ``min_penalty`` tends for √k → 0.
 
     x (…, n, dim), y (…, n), leading axes broadcast → β (…, dim). Problems are solved one after the other on
     the CPU: this is a reference, not a tool for large batches. Raises ValueError when no β interpolates.

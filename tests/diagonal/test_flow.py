@@ -180,6 +180,22 @@ def test_two_stages_in_a_batch_of_settings(generator):
     assert (run.beta_ft[0] - run.beta_ft[2]).norm() > 0.1  # … but much to the next
 
 
+def test_reinitialize_takes_a_gamma_for_each_problem(generator):
+    w_plus, w_minus, v = torch.randn(3, 2, 10, dtype=F64, generator=generator)
+    gamma = torch.tensor([0.1, 2.0], dtype=F64)
+    start = reinitialize(Weights(w_plus, v, w_minus, v), gamma)
+    torch.testing.assert_close(start.root_k, 2 * (w_plus + w_minus) ** 2 + gamma[:, None] ** 2)
+    assert (start.beta == 0).all()
+
+
+def test_the_fastest_problem_of_a_batch_sets_the_step(generator):
+    x, y = problem(8, 20, generator, (2,))
+    y = y * torch.tensor([0.01, 10.0], dtype=F64)[:, None]  # the second one is the fast one
+    weights, times = initial_weights(20, 0.1, 0.0), log_times(-2, 2, 9)
+    together, alone = train(x, y, weights, times), train(x[1], y[1], weights, times)
+    torch.testing.assert_close(together.beta[:, 1], alone.beta, rtol=0.02, atol=1e-3)
+
+
 def test_signed_sum_is_not_the_sum_of_sizes(generator):
     x, y = problem(8, 20, generator)
     end = train(x, y, initial_weights(20, 1e-3, -0.9), log_times(-1, 8, 61)).final
@@ -199,6 +215,15 @@ def test_raw_gradient_descent_drifts_in_proportion_to_its_step(generator):
     for values in (drifts, errors):
         assert all(1.6 < coarse / fine < 2.6 for coarse, fine in zip(values, values[1:], strict=False))
     assert runs[0].loss.shape == (1501,) and errors[0] > 1e-4 and drifts[0] > 1e-4
+    assert runs[0].loss[0] == pytest.approx((y**2).sum().item() / 2)
+
+
+def test_drift_looks_at_both_pathways():
+    x, y = torch.ones(1, 1, dtype=F64), torch.full((1,), -3.0, dtype=F64)
+    one, zero = torch.ones(1, dtype=F64), torch.zeros(1, dtype=F64)
+    run = raw_gradient_descent(x, y, Weights(zero, zero, one, 0.5 * one), 0.1, 50)  # only the minus path moves
+    change = (run.weights.w_minus**2 - run.weights.v_minus**2 - 0.75).abs().item()
+    assert run.drift.item() == pytest.approx(change) and change > 1e-3
 
 
 def test_raw_gradient_descent_follows_the_flow_for_small_steps(generator):
