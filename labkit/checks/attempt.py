@@ -46,7 +46,7 @@ def compare(
                 raise Wrong(says, share)
     factor = (value / truth).flatten()[0]
     if factor != 0 and close(value, factor * truth).all():
-        raise Wrong(f"Every value is {factor:.4g} times the expected one: look for a constant factor.")
+        raise Wrong(f"Every value is {factor:.6g} times the expected one: look for a constant factor.")
     relative = (
         ((value - truth) / truth).abs().masked_fill(~off, 0)
     )  # the worst one: elsewhere it may look like rounding

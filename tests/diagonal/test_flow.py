@@ -251,7 +251,7 @@ def test_bad_input_is_refused(generator):
         ),
         (lambda: train(x, y, start, times, cap=0.0), "cap must be > 0, got 0"),
         (lambda: pretrain_finetune(x, y, x, y, 0.1, -1.0, 0.0), "lam must be > -1 where gamma = 0"),
-        (lambda: raw_gradient_descent(x, y, start, 0.0, 5), "lr must be > 0 and steps >= 1, got lr = 0"),
+        (lambda: raw_gradient_descent(x, y, start, 0.0, 5), "lr must be > 0 and steps a whole number >= 1, got lr = 0"),
         (lambda: raw_gradient_descent(x, y, start, 100.0, 50), "lr = 100.0 is too large: the loss diverged"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -289,3 +289,29 @@ def test_dtype_and_device_follow_the_tensors(dtype, generator):
     assert raw.drift.dtype == dtype
     end = min_penalty(x, y, 0.2).beta
     assert all((run.final.beta - end).norm() <= 1e-3 * end.norm() for run in runs)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_rounding_noise_is_not_followed(scale, generator, monkeypatch):
+    """After convergence ds/dt is rounding noise: its size must not set the step."""
+    monkeypatch.setattr("labkit.diagonal.flow.MAX_STEPS", 2000)
+    x, y = (v.float() * scale for v in problem(12, 30, generator))
+    both = pretrain_finetune(x, y, x, y, 0.1, 0.0, 0.1)
+    expected = min_penalty(x, y, both.root_k).beta
+    assert (both.beta_ft - expected).norm() <= 1e-3 * expected.norm()
+
+
+def test_a_network_that_cannot_fit_stays_finite():
+    one, zero = torch.ones(1, dtype=F64), torch.zeros(1, dtype=F64)
+    x, y = torch.ones(1, 1, dtype=F64), -one  # one path with w = v: beta stays positive
+    for weights in (Weights(one, one, zero, zero), Weights(zero, zero, zero, zero)):
+        run = train(x, y, weights, log_times(0, 3, 4))
+        assert run.loss.isfinite().all() and run.beta.isfinite().all()
+        assert run.loss[-1].item() == pytest.approx(0.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("weights", [None, (1, 2, 3, 4)])
+def test_weights_of_another_kind_are_refused(weights, generator):
+    x, y = problem(4, 10, generator)
+    with pytest.raises(TypeError, match="weights must be Weights, such as initial_weights"):
+        train(x, y, weights, 1.0)
