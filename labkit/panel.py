@@ -68,6 +68,11 @@ class Control(widgets.HBox):
         """Go to one of ``stops`` the way a learner does, by the part that is drawn."""
         self.value = value
 
+    def refuse(self, value):
+        """Raise ValueError when this control cannot have the value."""
+        if value not in self.stops:
+            raise ValueError(f"{self.name} must be one of {self.stops}, got {value!r}")
+
 
 class Slider(Control):
     """A slider with ``count`` evenly spaced stops from low to high, and a box for any value between.
@@ -85,8 +90,8 @@ class Slider(Control):
 
     def _build(self, name, stops, value, label, help, answer):
         self.stops, self.whole = stops, isinstance(stops[0], int)
-        if not (isinstance(value, int | float) and stops[0] <= value <= stops[-1]):
-            raise ValueError(f"{name} must start in [{_number(stops[0])}, {_number(stops[-1])}], got {value}")
+        self.name = name
+        self.refuse(value)
         self._handle = widgets.IntSlider(
             value=self._nearest(value),
             min=0,
@@ -112,6 +117,11 @@ class Slider(Control):
 
     def drag(self, value):
         self._handle.value = self.stops.index(value)
+
+    def refuse(self, value):
+        if not (isinstance(value, int | float) and self.stops[0] <= value <= self.stops[-1]):
+            low, high = _number(self.stops[0]), _number(self.stops[-1])
+            raise ValueError(f"{self.name} must lie in [{low}, {high}], got {value!r}")
 
     def _nearest(self, value):
         return int(np.argmin(np.abs(np.asarray(self.stops) - value)))
@@ -310,7 +320,7 @@ class Panel(widgets.VBox):
         self.controls = {control.name: control for control in controls}
         self.result, self.text, self.png, self.seconds = None, "", b"", {}
         self._busy = self._stale = False
-        self._challenge_met_at = None
+        self._ran, self._challenge_met_at = self._waiting(), None
 
         self._image = _Picture(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
@@ -346,10 +356,12 @@ class Panel(widgets.VBox):
         return {name: control.value for name, control in self.controls.items()}
 
     def set(self, **values):
-        """Move several controls, then redraw once."""
+        """Move several controls, then redraw once. ValueError, and nothing moves, when one cannot go there."""
         unknown = set(values) - set(self.controls)
         if unknown:
             raise ValueError(f"no control is called {sorted(unknown)}; there are {sorted(self.controls)}")
+        for name, value in values.items():
+            self.controls[name].refuse(value)
         before, self._busy = self.values, True
         try:
             for name, value in values.items():
@@ -357,7 +369,7 @@ class Panel(widgets.VBox):
         finally:
             self._busy = self._stale = False
         if self.values != before:
-            self._show()
+            self.run()
 
     def reset(self):
         """All controls back to where they started."""
@@ -365,13 +377,23 @@ class Panel(widgets.VBox):
 
     def run(self):
         """Compute with the present settings (what the Run button does)."""
-        self._show()
+        before, self._ran = self._ran, self._waiting()
+        try:
+            self._show()
+        except BaseException:  # the Stop button of the notebook too
+            self._ran = before
+            self._say(self.text)
+            raise
+
+    def _waiting(self):
+        """What the controls say that take effect when Run is pressed."""
+        return {name: control.value for name, control in self.controls.items() if control.answer == RUN}
 
     def _changed(self, control):
-        if control.answer == RUN and not self._busy:
-            self._say(f"{self.text} <em>(The settings have changed: press Run.)</em>", plain=False)
-        elif self._busy:
+        if self._busy:
             self._stale = True  # latest value wins: whoever is drawing now draws once more at the end
+        elif control.answer == RUN:
+            self._say(self.text)
         else:
             self._show(control.answer)
 
@@ -380,7 +402,7 @@ class Panel(widgets.VBox):
         slow = answer != LIVE and self.text
         try:
             if slow:
-                self._say(f"{self.text} ⏳", plain=True)
+                self._say(f"{self.text} ⏳")
             self._stale = True
             while self._stale:
                 self._stale = False
@@ -399,7 +421,7 @@ class Panel(widgets.VBox):
                 self._say(self.text)
 
     def _frame(self):
-        values, clock = self.values, time.perf_counter
+        values, clock = self.values | self._ran, time.perf_counter
         start = clock()
         result = self._compute(values, self._progress) if self._takes_progress else self._compute(values)
         computed = clock()
@@ -423,15 +445,17 @@ class Panel(widgets.VBox):
             )
         won = self._challenge_met_at is not None
         color, mark = ("#00795a", "★ Challenge met") if won else (plots.GREY, "☆ Challenge")
-        since = f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
+        since = f" <span>First reached at {html.escape(self._challenge_met_at)}.</span>" if won else ""
         self._goal.value = (
             f"<div role='status' style='border-left:5px solid {color};padding:2px 10px;"
             f"background:{'#00795a22' if met else 'transparent'}'>"
             f"<b style='color:{color}'>{mark}:</b> {html.escape(self.challenge.text)}{since}</div>"
         )
 
-    def _say(self, words, plain=True):
-        words = html.escape(words) if plain else words
+    def _say(self, words):
+        words = html.escape(words)
+        if self._waiting() != self._ran and not self._busy:
+            words += " <em>(The settings have changed: press Run.)</em>"
         self._readout.value = f"<div role='status' aria-live='polite' style='font-size:14px'>{words}</div>"
 
     def _progress(self, items):

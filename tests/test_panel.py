@@ -235,6 +235,50 @@ def test_run_controls_wait_for_the_button_and_show_progress():
     assert seen == sorted(seen) and 0 < max(seen) <= 1 and panel._bar.layout.display == "none"
 
 
+def pending(steps=3, compute=None):
+    """A panel with a live and a run control."""
+
+    def still(figure, result):
+        plots.now(figure.axes[0] if figure.axes else figure.add_subplot(xlim=(0, 50)), "n", sum(result), 0)
+
+    controls = [Slider("steps", 1, 9, steps, step=1, answer="run"), Slider("shift", 0, 9, 0, step=1)]
+    return Panel(compute or (lambda v: (v["steps"], v["shift"])), still, lambda v, r: f"{r}", controls)
+
+
+def test_a_live_control_does_not_run_what_waits_for_the_button():
+    panel = pending()
+    panel.controls["steps"]._handle.value = 6
+    panel.controls["shift"]._handle.value = 2
+    assert panel.text == "(3, 2)" and "press Run" in panel._readout.value
+    panel.controls["steps"]._handle.value = 2  # back where it was: nothing waits any more
+    assert "press Run" not in panel._readout.value
+    panel.set(steps=9)
+    assert panel.text == "(9, 2)" and "press Run" not in panel._readout.value
+
+
+def test_a_run_that_was_stopped_still_waits():
+    def compute(values):
+        if values["steps"] == 9:
+            raise KeyboardInterrupt
+        return values["steps"], values["shift"]
+
+    panel = pending(compute=compute)
+    panel.controls["steps"]._handle.value = 8
+    with pytest.raises(KeyboardInterrupt):
+        panel.run()
+    assert panel.text == "(3, 0)" and "press Run" in panel._readout.value
+    panel.controls["shift"]._handle.value = 1
+    assert panel.text == "(3, 1)"
+
+
+@pytest.mark.parametrize("bad", [{"height": 3}, {"height": math.nan}, {"height": "a"}, {"waves": 5, "height": 0}])
+def test_set_refuses_what_a_control_cannot_be_and_moves_nothing(bad):
+    panel = make()
+    with pytest.raises(ValueError, match=r"height must lie in \[0.1, 2\], got"):
+        panel.set(**bad)
+    assert panel.values == {"waves": 3, "height": 1.0}
+
+
 # --- challenge and prediction
 
 
