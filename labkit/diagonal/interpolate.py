@@ -66,11 +66,11 @@ def min_penalty(x: Tensor, y: Tensor, root_k: float | Tensor, beta0: float | Ten
     y = y.expand(*batch, n).reshape(-1, n)
     root_k = root_k.expand(*batch, dim).reshape(-1, dim)
     two_s = torch.zeros_like(root_k)
-    scale = size_of(y)
+    scale = _norm(y)
     if start:
         beta0 = start[0].expand(*batch, dim).reshape(-1, dim)
         two_s = torch.asinh(2 * beta0 / root_k)
-        scale = scale + size_of((x @ beta0[..., None]).squeeze(-1))
+        scale = scale + _norm((x @ beta0[..., None]).squeeze(-1))
 
     size = max(1, CHUNK.get(x.device.type, CHUNK["cuda"]) // (n * dim))
     parts = zip(*(v.split(size) for v in (x, y, root_k, two_s, scale)), strict=True)
@@ -88,7 +88,7 @@ def _newton(x: Tensor, y: Tensor, root_k: Tensor, two_s: Tensor, scale: Tensor) 
     beta = root_k / 2 * torch.sinh(two_s)  # (b, dim)
     for step in range(MAX_STEPS + 1):
         gap = y - (x @ beta[..., None]).squeeze(-1)  # (b, n)
-        residual = size_of(gap) / torch.where(scale > 0, scale, 1)
+        residual = _norm(gap) / torch.where(scale > 0, scale, 1)
         done = (residual <= tolerance) | (step == MAX_STEPS)
         if done.any():
             finished = live[done]
@@ -119,7 +119,7 @@ def _newton(x: Tensor, y: Tensor, root_k: Tensor, two_s: Tensor, scale: Tensor) 
     return beta_found, residual_found, iterations
 
 
-def size_of(vector: Tensor) -> Tensor:
+def _norm(vector: Tensor) -> Tensor:
     """‖v‖₂ along the last axis without overflow or underflow."""
     largest = vector.abs().amax(-1, keepdim=True)
     return largest.squeeze(-1) * (vector / torch.where(largest > 0, largest, 1)).norm(dim=-1)
