@@ -88,7 +88,7 @@ clean:
 	  if [ -z "$$found" ] && [ -n "$$bare" ]; then \
 	    echo "The course needs the venv module of Python, and $$bare lacks it: install it (Debian and Ubuntu: apt-get install python3-venv) and try again." >&2; exit 1; \
 	  elif [ -z "$$found" ]; then \
-	    echo "The course needs Python 3.11 or newer, and $${python:-no python3.11 to python3.14, python3 or python} is one: install it from python.org or say make PYTHON=/path/to/python3.11" >&2; exit 1; \
+	    echo "The course needs Python 3.11 or newer, and $${python:+$$python is not one}$${python:-none was found}: install it from python.org or say make PYTHON=/path/to/python3.11" >&2; exit 1; \
 	  fi; \
 	  echo "==> creating .venv with $$found (with the packages: a minute or more, 1.6 GB)"; \
 	  rm -rf .venv; "$$found" -m venv .venv || exit 1; \

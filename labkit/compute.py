@@ -164,13 +164,19 @@ def diagnose() -> list[Finding]:
 
 
 def check_environment() -> None:
-    """For the first cell of a lesson: print one line when all is well, one instruction when it is not."""
+    """For the first cell of a lesson: print one line when all is well, one instruction when it is not.
+
+    It also keeps torch to one thread, unless ``OMP_NUM_THREADS`` says otherwise or the profile is "full": the
+    problems behind a slider are so small that threads would only wait for each other, on a busy computer for long.
+    """
     problem = next((finding for finding in diagnose() if not finding.ok), None)
     if problem is not None:
         print(f"Not ready yet. {problem}")
         return
     import torch
 
+    if "OMP_NUM_THREADS" not in os.environ and profile() != "full":
+        torch.set_num_threads(1)
     place = device()
     number = str(dtype(place)).removeprefix("torch.")
     release = torch.__version__.split("+")[0]

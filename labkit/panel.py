@@ -64,6 +64,15 @@ class Control(widgets.HBox):
         self.add_class("labkit-control")
         self.add_class(f"labkit-control-{name}")
 
+    def drag(self, value):
+        """Go to one of ``stops`` the way a learner does, by the part that is drawn."""
+        self.value = value
+
+    def refuse(self, value):
+        """Raise ValueError when this control cannot have the value."""
+        if value not in self.stops:
+            raise ValueError(f"{self.name} must be one of {self.stops}, got {value!r}")
+
 
 class Slider(Control):
     """A slider with ``count`` evenly spaced stops from low to high, and a box for any value between.
@@ -77,14 +86,12 @@ class Slider(Control):
         count = 101 if step is None else round((high - low) / step) + 1
         stops = np.linspace(low, high, count) if step is None else low + step * np.arange(count)
         whole = isinstance(step, int) and isinstance(low, int)
-        self._build(
-            name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer
-        )
+        self._build(name, [int(s) if whole else float(f"{s:.10g}") for s in stops], value, label, help, answer)
 
     def _build(self, name, stops, value, label, help, answer):
         self.stops, self.whole = stops, isinstance(stops[0], int)
-        if not (isinstance(value, int | float) and stops[0] <= value <= stops[-1]):
-            raise ValueError(f"{name} must start in [{_number(stops[0])}, {_number(stops[-1])}], got {value}")
+        self.name = name
+        self.refuse(value)
         self._handle = widgets.IntSlider(
             value=self._nearest(value),
             min=0,
@@ -107,6 +114,14 @@ class Slider(Control):
         self._handle.observe(lambda change: self._move(self.stops[change.new]), "value")
         self._box.observe(lambda change: self._typed(change.new), "value")
         self.observe(lambda change: self._follow(change.new), "value")
+
+    def drag(self, value):
+        self._handle.value = self.stops.index(value)
+
+    def refuse(self, value):
+        if not (isinstance(value, int | float) and self.stops[0] <= value <= self.stops[-1]):
+            low, high = _number(self.stops[0]), _number(self.stops[-1])
+            raise ValueError(f"{self.name} must lie in [{low}, {high}], got {value!r}")
 
     def _nearest(self, value):
         return int(np.argmin(np.abs(np.asarray(self.stops) - value)))
@@ -162,8 +177,8 @@ class LogSlider(Slider):
         gaps = [float(f"{gap:.3g}") for gap in 10.0**exact]
         gaps = gaps if math.isclose(gaps[-1], high, rel_tol=1e-3) else [*gaps, high]
         stops = [float(f"{offset + gap:.10g}") for gap in gaps]
-        self.offset = offset
-        self._build(name, [offset, *stops] if zero else stops, value, label, help, answer)
+        self.offset, self.whole = offset, False
+        self._build(name, [float(offset), *stops] if zero else stops, value, label, help, answer)
 
     def _nearest(self, value):
         gaps = np.asarray(self.stops) - self.offset
@@ -175,11 +190,7 @@ class Choice(Control):
     """Buttons, one of which is chosen: options is a list of words, or a dict words -> value."""
 
     def __init__(self, name, options, value=None, *, label=None, help="", answer=LIVE):
-        pairs = (
-            list(options.items())
-            if isinstance(options, dict)
-            else [(str(option), option) for option in options]
-        )
+        pairs = list(options.items()) if isinstance(options, dict) else [(str(option), option) for option in options]
         self.stops = [option for _, option in pairs]
         value = self.stops[0] if value is None else value
         if value not in self.stops:
@@ -249,6 +260,16 @@ class _Stage:
         self._background, self._map = self.canvas.copy_from_bbox(self.figure.bbox), None
 
 
+class _Picture(widgets.Image):
+    """The picture; its tooltip is the sentence, which assistive technology reads: core's Image has no alt.
+
+    The frontend looks up the description of whatever has a tooltip, and core's Image has none: without this trait
+    an Image with a tooltip cannot be displayed (ipywidgets 8.1).
+    """
+
+    description = traitlets.Unicode("").tag(sync=True)
+
+
 def _png(picture):
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", compress_level=1)
@@ -299,15 +320,13 @@ class Panel(widgets.VBox):
         self.controls = {control.name: control for control in controls}
         self.result, self.text, self.png, self.seconds = None, "", b"", {}
         self._busy = self._stale = False
-        self._challenge_met_at = None
+        self._ran, self._challenge_met_at = self._waiting(), None
 
-        self._image = widgets.Image(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
+        self._image = _Picture(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
-        self._reset = widgets.Button(
-            description="Reset", icon="undo", tooltip="all controls back to the start"
-        )
+        self._reset = widgets.Button(description="Reset", icon="undo", tooltip="all controls back to the start")
         self._run.on_click(lambda _: self.run())
         self._reset.on_click(lambda _: self.reset())
         for part, name in (
@@ -337,10 +356,12 @@ class Panel(widgets.VBox):
         return {name: control.value for name, control in self.controls.items()}
 
     def set(self, **values):
-        """Move several controls, then redraw once."""
+        """Move several controls, then redraw once. ValueError, and nothing moves, when one cannot go there."""
         unknown = set(values) - set(self.controls)
         if unknown:
             raise ValueError(f"no control is called {sorted(unknown)}; there are {sorted(self.controls)}")
+        for name, value in values.items():
+            self.controls[name].refuse(value)
         before, self._busy = self.values, True
         try:
             for name, value in values.items():
@@ -348,7 +369,7 @@ class Panel(widgets.VBox):
         finally:
             self._busy = self._stale = False
         if self.values != before:
-            self._show()
+            self.run()
 
     def reset(self):
         """All controls back to where they started."""
@@ -356,13 +377,23 @@ class Panel(widgets.VBox):
 
     def run(self):
         """Compute with the present settings (what the Run button does)."""
-        self._show()
+        before, self._ran = self._ran, self._waiting()
+        try:
+            self._show()
+        except BaseException:  # the Stop button of the notebook too
+            self._ran = before
+            self._say(self.text)
+            raise
+
+    def _waiting(self):
+        """What the controls say that take effect when Run is pressed."""
+        return {name: control.value for name, control in self.controls.items() if control.answer == RUN}
 
     def _changed(self, control):
-        if control.answer == RUN and not self._busy:
-            self._say(f"{self.text} <em>(The settings have changed: press Run.)</em>", plain=False)
-        elif self._busy:
+        if self._busy:
             self._stale = True  # latest value wins: whoever is drawing now draws once more at the end
+        elif control.answer == RUN:
+            self._say(self.text)
         else:
             self._show(control.answer)
 
@@ -371,7 +402,7 @@ class Panel(widgets.VBox):
         slow = answer != LIVE and self.text
         try:
             if slow:
-                self._say(f"{self.text} ⏳", plain=True)
+                self._say(f"{self.text} ⏳")
             self._stale = True
             while self._stale:
                 self._stale = False
@@ -390,7 +421,7 @@ class Panel(widgets.VBox):
                 self._say(self.text)
 
     def _frame(self):
-        values, clock = self.values, time.perf_counter
+        values, clock = self.values | self._ran, time.perf_counter
         start = clock()
         result = self._compute(values, self._progress) if self._takes_progress else self._compute(values)
         computed = clock()
@@ -400,7 +431,8 @@ class Panel(widgets.VBox):
         self.png = _png(picture)
         self.seconds = {"compute": computed - start, "draw": drawn - computed, "encode": clock() - drawn}
         self.result, self.text = result, text
-        self._image.value = self.png
+        with self._image.hold_sync():
+            self._image.value, self._image.tooltip = self.png, text
         if self.challenge:
             self._judge(values, result)
 
@@ -413,17 +445,17 @@ class Panel(widgets.VBox):
             )
         won = self._challenge_met_at is not None
         color, mark = ("#00795a", "★ Challenge met") if won else (plots.GREY, "☆ Challenge")
-        since = (
-            f" <span style='font-weight:400'>First reached at {self._challenge_met_at}.</span>" if won else ""
-        )
+        since = f" <span>First reached at {html.escape(self._challenge_met_at)}.</span>" if won else ""
         self._goal.value = (
             f"<div role='status' style='border-left:5px solid {color};padding:2px 10px;"
             f"background:{'#00795a22' if met else 'transparent'}'>"
             f"<b style='color:{color}'>{mark}:</b> {html.escape(self.challenge.text)}{since}</div>"
         )
 
-    def _say(self, words, plain=True):
-        words = html.escape(words) if plain else words
+    def _say(self, words):
+        words = html.escape(words)
+        if self._waiting() != self._ran and not self._busy:
+            words += " <em>(The settings have changed: press Run.)</em>"
         self._readout.value = f"<div role='status' aria-live='polite' style='font-size:14px'>{words}</div>"
 
     def _progress(self, items):
@@ -469,7 +501,9 @@ class Panel(widgets.VBox):
                 moves += 1
                 place = f"{name}={_words(value)} at { ({n: _words(v) for n, v in self.values.items()}) }"
                 try:
-                    control.value = value
+                    control.drag(value)
+                    if control.value != value:
+                        trouble.append(f"{place}: the control stops at {_words(control.value)} instead")
                     if control.answer == RUN:
                         self.run()
                 except Exception as error:
@@ -485,10 +519,7 @@ class Panel(widgets.VBox):
                     trouble.append(f"{place}: the sentence changed and the picture did not")
                 for _ in range(2):
                     late = sum(self.seconds.values()) * 1e3 > BUDGET_MS[control.answer] * time_factor
-                    if (
-                        not late
-                        and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor
-                    ):
+                    if not late and self.seconds["compute"] * 1e3 <= COMPUTE_BUDGET_MS[control.answer] * time_factor:
                         break
                     self._frame()
                 total.setdefault(control.answer, []).append(sum(self.seconds.values()) * 1e3)
@@ -497,9 +528,7 @@ class Panel(widgets.VBox):
         for times, budget, what in ((total, BUDGET_MS, "frame"), (compute, COMPUTE_BUDGET_MS, "compute")):
             for answer, spent in times.items():
                 if (worst := float(np.quantile(spent, 0.95))) > budget[answer] * time_factor:
-                    trouble.append(
-                        f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}"
-                    )
+                    trouble.append(f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}")
         self.reset()
         if any(c.answer == RUN for c in self.controls.values()):
             self.run()
@@ -564,9 +593,7 @@ class Prediction(widgets.VBox):
         if answer not in choices:
             raise ValueError(f"answer must be one of the choices {list(choices)}, got {answer!r}")
         self.question, self.answer, self.reveal = question, answer, reveal
-        self._radio = widgets.RadioButtons(
-            options=list(choices), value=None, layout=widgets.Layout(width="auto")
-        )
+        self._radio = widgets.RadioButtons(options=list(choices), value=None, layout=widgets.Layout(width="auto"))
         self._button = widgets.Button(
             description="Reveal", icon="eye", disabled=True, tooltip="choose first, then see what happens"
         )
@@ -574,9 +601,7 @@ class Prediction(widgets.VBox):
         self._radio.observe(lambda _: setattr(self._button, "disabled", False), "value")
         self._button.on_click(lambda _: self._open())
         ask = widgets.HTML(f"<div style='font-size:15px'><b>Predict.</b> {html.escape(question)}</div>")
-        super().__init__(
-            [ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH)
-        )
+        super().__init__([ask, self._radio, self._button, self._verdict], layout=widgets.Layout(max_width=WIDTH))
         self.add_class("labkit-prediction")
 
     @property

@@ -99,7 +99,8 @@ def dots(ax, key, x, y, **style):
 
 def now(ax, key, x, y):
     """Where the sliders stand: the same yellow dot in every picture."""
-    style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6, "zorder": 6}
+    style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6}
+    style |= {"zorder": 6, "clip_on": False}  # whole, even on the border
     return dots(ax, key, np.atleast_1d(numbers(x)), np.atleast_1d(numbers(y)), **style)
 
 
@@ -116,7 +117,7 @@ def text(ax, key, x, y, words, **style):
 
 
 def image(ax, key, rgb, extent):
-    """A picture rgb (height, width, 3) in [0, 1], first row at the bottom, over extent (x0, x1, y0, y1), linear axes."""
+    """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
     artist = _find(ax, key)
     if artist is None:
@@ -149,6 +150,8 @@ def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
             nearest = np.argmin(np.abs(y[row] - label_y))
             spots.append((x[column[nearest]], y[row[nearest]]))
     labels = ax.clabel(drawn, fmt=lambda v: words.format(v).replace("-", "−"), fontsize=8.5, manual=spots)
+    for label in labels or ():
+        label.set_rotation((label.get_rotation() + 89) % 180 - 89)  # never read downwards
     for artist, zorder in ((drawn, 0.5), *((label, 0.6) for label in labels or ())):
         artist.set(gid=key, zorder=zorder)
 
@@ -194,7 +197,7 @@ _FLOOR, _STRIP = -3.0, 1 / 3  # a log axis in 1+λ ends at 1e-3; the strip left 
 
 
 def one_plus_log(lam):
-    """Position of λ on an axis that is logarithmic in 1+λ down to 1e-3; exactly −1 has a strip of its own at the left."""
+    """Position of λ on an axis logarithmic in 1+λ down to 1e-3; exactly −1 has a strip of its own at the left."""
     gap = 1 + numbers(lam)
     return np.where(gap > 0, np.log10(np.maximum(gap, 10**_FLOOR)), _FLOOR - _STRIP)
 
@@ -230,9 +233,7 @@ def regime_rgb(weights):
     color names a place in the triangle.
     """
     w = numbers(weights)
-    one, two, three, four = (
-        np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV")
-    )
+    one, two, three, four = (np.array(mpl.colors.to_rgb(REGIME_COLORS[name])) for name in ("I", "II", "III", "IV"))
     edge = 2 * four - (one + two) / 2  # the control point that makes the mid-edge exactly green
     w1, w2, w3 = (w[..., i, None] for i in range(3))
     mixed = w1**2 * one + w2**2 * two + w3**2 * three + 2 * w1 * w2 * edge
@@ -254,9 +255,7 @@ def regime_triangle(ax, title="Where this network sits", pixels=240):
     x, y = np.meshgrid(np.linspace(0, 1, pixels), np.linspace(0, height, pixels))
     two = y / height
     weights = np.stack([1 - x - two / 2, two, x - two / 2], axis=-1)
-    fill = ax.imshow(
-        regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0
-    )
+    fill = ax.imshow(regime_rgb(weights.clip(0)), origin="lower", extent=(0, 1, 0, height), aspect="equal", zorder=0)
     fill.set_clip_path(Path([*_CORNERS, _CORNERS[0]], closed=True), ax.transData)
     ax.set(xlim=(-0.22, 1.22), ylim=(-0.16, 1.06))
     ax.plot(*np.vstack([_CORNERS, _CORNERS[0]]).T, color=GREY, linewidth=1.2)

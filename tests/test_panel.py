@@ -57,6 +57,14 @@ def test_log_slider_in_one_plus_lam_ends_in_exactly_minus_one():
     assert lam.value == -1 and lam._box.value == "-1"
 
 
+@pytest.mark.parametrize("offset", [-1, 0])
+def test_every_stop_of_a_log_slider_is_reached_by_its_handle(offset):
+    slider = LogSlider("k", 1e-3, 2, offset + 1, offset=offset, zero=True)  # a whole offset makes no whole slider
+    for index, stop in enumerate(slider.stops):
+        slider._handle.value = index
+        assert slider.value == stop and slider._handle.value == index
+
+
 def test_slider_handle_box_and_value_follow_each_other():
     slider = LogSlider("c", 1e-3, 10, 1e-1)
     slider._handle.value = 0
@@ -88,9 +96,7 @@ def test_typed_values_are_kept_in_range_or_put_back(typed, kept):
         lambda: Slider("n", 1, 5, 3, answer="later"),
         lambda: Choice("k", ["a", "b"], "z"),
         lambda: Prediction("?", ["a", "b"], "z", "because"),
-        lambda: Panel(
-            lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]
-        ),
+        lambda: Panel(lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]),
         lambda: make().set(missing=3),
     ],
 )
@@ -197,12 +203,9 @@ def test_saved_without_a_kernel_it_shows_picture_and_words():
 
 def test_the_sentence_is_alternative_text_and_visible_text():
     panel = make(alt=lambda values, result: "fewer than < 3 & more")
-    assert panel._repr_mimebundle_()["text/plain"] == "fewer than < 3 & more"
-    assert panel._image.tooltip is None  # ipywidgets 8.1: an Image born with a tooltip cannot be displayed
-    assert (
-        "fewer than &lt; 3 &amp; more" in panel._readout.value
-        and "aria-live='polite'" in panel._readout.value
-    )
+    assert panel._repr_mimebundle_()["text/plain"] == panel._image.tooltip == "fewer than < 3 & more"
+    assert "description" in panel._image.keys  # without it the frontend cannot draw an Image with a tooltip
+    assert "fewer than &lt; 3 &amp; more" in panel._readout.value and "aria-live='polite'" in panel._readout.value
 
 
 def test_a_static_figure_is_a_panel_without_controls():
@@ -230,6 +233,50 @@ def test_run_controls_wait_for_the_button_and_show_progress():
     panel._run.click()
     assert panel.text == "sum 15" and "press Run" not in panel._readout.value
     assert seen == sorted(seen) and 0 < max(seen) <= 1 and panel._bar.layout.display == "none"
+
+
+def pending(steps=3, compute=None):
+    """A panel with a live and a run control."""
+
+    def still(figure, result):
+        plots.now(figure.axes[0] if figure.axes else figure.add_subplot(xlim=(0, 50)), "n", sum(result), 0)
+
+    controls = [Slider("steps", 1, 9, steps, step=1, answer="run"), Slider("shift", 0, 9, 0, step=1)]
+    return Panel(compute or (lambda v: (v["steps"], v["shift"])), still, lambda v, r: f"{r}", controls)
+
+
+def test_a_live_control_does_not_run_what_waits_for_the_button():
+    panel = pending()
+    panel.controls["steps"]._handle.value = 6
+    panel.controls["shift"]._handle.value = 2
+    assert panel.text == "(3, 2)" and "press Run" in panel._readout.value
+    panel.controls["steps"]._handle.value = 2  # back where it was: nothing waits any more
+    assert "press Run" not in panel._readout.value
+    panel.set(steps=9)
+    assert panel.text == "(9, 2)" and "press Run" not in panel._readout.value
+
+
+def test_a_run_that_was_stopped_still_waits():
+    def compute(values):
+        if values["steps"] == 9:
+            raise KeyboardInterrupt
+        return values["steps"], values["shift"]
+
+    panel = pending(compute=compute)
+    panel.controls["steps"]._handle.value = 8
+    with pytest.raises(KeyboardInterrupt):
+        panel.run()
+    assert panel.text == "(3, 0)" and "press Run" in panel._readout.value
+    panel.controls["shift"]._handle.value = 1
+    assert panel.text == "(3, 1)"
+
+
+@pytest.mark.parametrize("bad", [{"height": 3}, {"height": math.nan}, {"height": "a"}, {"waves": 5, "height": 0}])
+def test_set_refuses_what_a_control_cannot_be_and_moves_nothing(bad):
+    panel = make()
+    with pytest.raises(ValueError, match=r"height must lie in \[0.1, 2\], got"):
+        panel.set(**bad)
+    assert panel.values == {"waves": 3, "height": 1.0}
 
 
 # --- challenge and prediction

@@ -29,7 +29,7 @@ def compare(
 
     A named mistake is a wrong formula, evaluated on the same inputs, under the sentence that explains it; a slip
     is one that still earns half of the points. In this order: not a number, correct, a slip or a mistake, a
-    constant factor, the first input where the answer is off.
+    constant factor, the input where the answer is furthest off.
 
     >>> w, v = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 5.0])
     >>> compare(lambda w, v: w + v, w * v, {"That is the sum.": w + v}, {}, w=w, v=v)
@@ -46,10 +46,13 @@ def compare(
                 raise Wrong(says, share)
     factor = (value / truth).flatten()[0]
     if factor != 0 and close(value, factor * truth).all():
-        raise Wrong(f"Every value is {factor:.4g} times the expected one: look for a constant factor.")
-    at = tuple(off.nonzero()[0])
+        raise Wrong(f"Every value is {factor:.6g} times the expected one: look for a constant factor.")
+    relative = (
+        ((value - truth) / truth).abs().masked_fill(~off, 0)
+    )  # the worst one: elsewhere it may look like rounding
+    at = tuple((relative == relative.max()).nonzero()[0])
     raise Wrong(
-        f"At {show(inputs, at)} your function returned {value[at]:.4g}, expected about {truth[at]:.2g} "
+        f"At {show(inputs, at)} your function returned {value[at]:.4g}, expected {truth[at]:.4g} "
         f"({int(off.sum())} of {off.numel()} test inputs are off)."
     )
 

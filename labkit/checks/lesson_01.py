@@ -34,7 +34,7 @@ def conserved(answer) -> str:
         raise Wrong("It is conserved, but two different lam give the same value: keep the sign.", share=0.5)
     moving = {
         "That is beta itself: it moves whenever the path learns.": w * v,
-        "That is the tangent-kernel weight, d beta/ds: it grows with |beta|. Change one sign.": w**2 + v**2,
+        "That is the squared size of the weights: it grows with |beta|. Change one sign.": w**2 + v**2,
         "w + v grows like e^s. What does w - v do at the same time?": w + v,
         "w - v shrinks like e^-s. What does w + v do at the same time?": w - v,
         "The ratio moves: the two weights approach each other in size as the path grows.": w / v,
@@ -74,7 +74,7 @@ def root_k(answer) -> str:
     }
     truth = root_k_init(w_plus, v_plus, w_minus, v_minus)
     compare(answer, truth, mistakes, slips, w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus)
-    return "One number per coordinate is all that gradient flow remembers of four initial weights."
+    return "Of four initial weights, gradient flow remembers this number and where it started, beta(0)."
 
 
 def inverse(answer) -> str:
@@ -117,8 +117,10 @@ def fewest_samples(answer) -> str:
         c, n = scale_and_rows(call(answer, x=x, beta_star=beta_star))
         error = relative_error(x, beta_star, c, n)
         if not error <= ACCURACY:
+            squared = " Did you square the norms? The error itself is asked." if error**2 <= ACCURACY else ""
             raise Wrong(
                 f"With your c={c:.3g} and n={n} the relative error is {error:.2g}, more than {ACCURACY}: not recovered."
+                + squared
             )
         best = next(m for m in range(1, DIM + 1) if (relative_error(x, beta_star, SCALES, m) <= ACCURACY).any())
         if n <= best + 1:
@@ -132,7 +134,7 @@ def fewest_samples(answer) -> str:
             )
         raise Wrong(
             f"Recovered, but it took n={n} rows, because c={c:.3g} is too large: the lazier the start, the more "
-            "rows it needs, up to n = D.",
+            f"rows it needs, up to n = {DIM}. Here {best} are enough for a smaller c.",
             share=0.5,
         )
     return "A tiny start finds the sparse vector from far fewer samples than dimensions."

@@ -38,6 +38,15 @@ def k_map(answer) -> str:
         "That has lam where 1 + lam belongs: the network would forget everything at lam = 0.": bare,
         "beta_pt is missing: that is root_k of a feature that pretraining never used.": 4 * c * (1 + lam) + floor,
         "gamma is missing: the readout weights count as well.": summed,
+        "Both paths have a readout of gamma/sqrt(2): one of them is missing.": summed + floor / 2,
+        "c + |beta_pt| stands for the root of c^2 + beta_pt^2: right only when one of them is tiny.": 2
+        * (1 + lam)
+        * (2 * c + beta_pt.abs())
+        + floor,
+        "c + beta_pt stands for the root of c^2 + beta_pt^2, which is even in beta_pt.": 2
+        * (1 + lam)
+        * (2 * c + beta_pt)
+        + floor,
         "Only one path is in it: both get the summed first layer.": truth / 2,
         "Both paths get the signed sum, so its square counts twice.": summed / 2 + floor,
         "That is root_k of pretraining, 2 c: the weights have moved, and the readout is new.": 2 * c,
@@ -78,6 +87,7 @@ def dependence(answer) -> str:
     beta_ft = signed(generator, 0.2, 2, 10)
     pd = pretraining_dependence(beta_ft, beta_pt, c, lam, gamma)
     ell = ell_order(beta_ft, root_k_finetune(beta_pt, c, lam, gamma))
+    ell_at_pt = ell_order(beta_pt, root_k_finetune(beta_pt, c, lam, gamma))
     e, e_without_floor = pd / (1 - ell), beta_pt**2 / torch.hypot(c, beta_pt) / (c + torch.hypot(c, beta_pt))
     slips = {
         "The sign is off: a feature that pretraining grew gets cheaper.": -pd,
@@ -97,6 +107,11 @@ def dependence(answer) -> str:
         "That is the slope against |beta_pt|: one against ln|beta_pt| has a factor |beta_pt|.": pd / beta_pt.abs(),
         "gamma is missing in E: the floor gamma^2 does not follow beta_pt.": (1 - ell) * e_without_floor,
         "That is ell + PD - 1, the weight of regime III.": ell + pd - 1,
+        "beta_ft and beta_pt are mixed up.": pretraining_dependence(beta_pt, beta_ft, c, lam, gamma),
+        "E is taken at beta_ft: root_k was written by pretraining, at beta_pt.": (1 - ell)
+        * (2 * (1 + lam) * beta_ft**2 / torch.hypot(c, beta_ft))
+        / root_k_finetune(beta_pt, c, lam, gamma),
+        "ell is taken at beta_pt: the price is paid for beta_ft.": (1 - ell_at_pt) * e,
     }
     compare(answer, pd, mistakes, slips, beta_ft=beta_ft, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
     return "Reuse is the chain of two exponents: how root_k follows pretraining, how the cost follows root_k."

@@ -74,10 +74,20 @@ class Verdict:
 
 
 def grading() -> bool:
-    """Whether an autograder is reading (``LABKIT_GRADING=1``)."""
-    return os.environ.get("LABKIT_GRADING") == "1"
+    """Whether an autograder is reading: nbgrader says so itself, others set ``LABKIT_GRADING=1``.
+
+    It has to be known: nbgrader gives full points to any value that is not a number.
+    """
+    return _flag("LABKIT_GRADING") or os.environ.get("NBGRADER_EXECUTION") == "autograde"
 
 
 def strict() -> bool:
     """Whether anything but a correct answer has to raise (``LABKIT_STRICT=1``, set for solutions)."""
-    return os.environ.get("LABKIT_STRICT") == "1"
+    return _flag("LABKIT_STRICT")
+
+
+def _flag(variable: str) -> bool:
+    value = os.environ.get(variable, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(f"{variable} must be 0 or 1, got {value!r}")
+    return value == "1"

@@ -73,6 +73,7 @@ def lesson(master: NotebookNode) -> NotebookNode:
             notebook, _ = step.preprocess(notebook, {})
     except RuntimeError as error:  # what nbgrader raises for a region without an end
         raise ValueError(f"a solution or hidden-test region must be closed and not nested: {error}") from error
+    notebook.metadata.labkit = NotebookNode(made=_digest(notebook.cells))
     return notebook
 
 
@@ -100,14 +101,18 @@ def build(solutions: Path, lessons: Path) -> list[Path]:
 
 
 def _worked_on(path: Path) -> bool:
-    """Whether a cell was run, or an answer stands where the stub was."""
+    """Whether anything in a lesson differs from what was once made, by the digest that it carries."""
     try:
-        cells = [cell for cell in read(path).cells if cell.cell_type == "code"]
+        notebook = read(path)
     except ValueError:
         return True  # not readable: somebody's, all the same
-    answers = [cell for cell in cells if cell.metadata.get("nbgrader", {}).get("solution")]
-    ran = any(cell.get("outputs") or cell.get("execution_count") is not None for cell in cells)
-    return ran or any(CODE_STUB.splitlines()[-1] not in cell.source for cell in answers)
+    return notebook.metadata.get("labkit", {}).get("made") != _digest(notebook.cells)
+
+
+def _digest(cells: list[NotebookNode]) -> str:
+    """What a learner can change in cells: text, kind and order, outputs."""
+    seen = [(c.cell_type, c.source, c.get("outputs") or [], c.get("execution_count")) for c in cells]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
 
 
 def _keep(path: Path, folder: Path) -> Path:

@@ -62,12 +62,13 @@ def clone(needed: str = "lessons") -> Path:
 
 def _lab(options: argparse.Namespace, rest: list[str]) -> int:
     root = clone()
-    found = sorted((root / "lessons").glob(f"{options.lesson}_*.ipynb"))
+    found = sorted((root / "lessons").glob(f"{options.lesson.zfill(2)}_*.ipynb"))
     if not found:
         there = ", ".join(path.name[:2] for path in sorted((root / "lessons").glob("*.ipynb")))
         raise Refusal(f"There is no lesson {options.lesson}, only {there or 'an empty folder lessons/'}.")
     from jupyterlab.labapp import LabApp
 
+    os.chdir(root)  # nbgrader's extension complains about any other place
     # Jupyter reads this folder first: it switches off the question about news from the internet.
     paths = [str(Path(__file__).parent / "jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))

@@ -18,6 +18,7 @@ from labkit.diagonal.penalty import admit, root_k_finetune, root_k_init
 from labkit.validate import require_broadcast
 
 MAX_STEPS = 200_000  # of one call of train
+LARGEST = 80.0  # of |2s|: cosh 80 is 3e34, close to what float32 holds
 GROWTH = 1.2  # × cap × time passed bounds a step: at cap .25 ten recorded times a decade cost one step each
 ROS2 = 1 - 1 / math.sqrt(2)  # the coefficient that makes the two-stage Rosenbrock method L-stable and second order
 
@@ -122,9 +123,9 @@ def reinitialize(weights: Weights, gamma: float | Tensor) -> Weights:
 
 @torch.no_grad()
 def train(
-    x: Tensor, y: Tensor, weights: Weights, times: Tensor, cap: float = 0.25, explicit: bool = False
+    x: Tensor, y: Tensor, weights: Weights, times: float | Tensor, cap: float = 0.25, explicit: bool = False
 ) -> Trajectory:
-    """Gradient flow of L = ½‖Xβ − y‖² from ``weights``, recorded at ``times``.
+    """Gradient flow of L = ½‖Xβ − y‖² from ``weights``, recorded at ``times``, or at every step up to a time.
 
     Default: two-stage Rosenbrock steps (ROS2, second order, L-stable), two solves with 1 + (1−1/√2)ηJ,
     J = X diag(dβ/ds) Xᵀ, η ≤ cap/‖ds/dt‖∞ and ≤ 1.2·cap × the time passed: eight decades of time take
@@ -137,7 +138,8 @@ def train(
         x: (…, n, dim), n ≤ dim
         y: (…, n)
         weights: four vectors (…, dim)
-        times: (time,), increasing, > 0
+        times: (time,), increasing, > 0; or a number > 0, when to end: then every step is recorded, which
+            shows a trajectory with the fewest points, close together where β moves
         cap: largest change of s in a step, > 0 (keep it ≤ 1 for stable explicit steps)
 
     Raises ValueError for shapes that do not fit, NaN or infinity, times not increasing; RuntimeError after
@@ -148,11 +150,13 @@ def train(
     >>> run.beta[-1]
     tensor([0.0691, 0.9654], dtype=torch.float64)
     """
-    x, y, times, *start = admit(x=x, y=y, times=times, **weights._asdict())
+    x, y, times, *start = admit(x=x, y=y, times=times, **_named(weights))
     start = Weights(*start)
     batch = batch_shape(x, y, **start._asdict())
+    every_step, times = times.dim() == 0, torch.atleast_1d(times)
     if times.dim() != 1 or len(times) == 0 or times[0] <= 0 or (times.diff() <= 0).any():
-        raise ValueError(f"times must be a vector of increasing positive numbers, got {times.tolist()}")
+        got = times.tolist()
+        raise ValueError(f"times must be a vector of increasing positive numbers, or one number, got {got}")
     if not cap > 0:
         raise ValueError(f"cap must be > 0, got {cap}")
     n, dim = x.shape[-2:]
@@ -167,10 +171,14 @@ def train(
     trace = (x**2 @ (a + b)).sum((1, 2)).max() / 2  # of J at the start, at least λmax
     shortest_time = (1 / trace).item()
     probe = torch.ones_like(y)  # becomes the top eigenvector of J
-    record = []
+    eps, largest_y = torch.finfo(x.dtype).eps, y.abs().amax(1, keepdim=True)
+    longest_row = x.abs().sum(-1, keepdim=True).amax(1, keepdim=True)
+    record, when = [], []
     for target in times.tolist():
         while t < target:
             gap, half_slope = flow.at(two_s)
+            noise = 8 * eps * (largest_y + longest_row * half_slope.amax(1, keepdim=True))
+            gap = gap * (gap.abs().amax(1, keepdim=True) > noise)  # below it, a problem has arrived
             rate = torch.bmm(flow.x_t, gap)  # ds/dt
             fastest = rate.abs().max().item()
             if explicit:
@@ -185,10 +193,14 @@ def train(
             t = target if eta == target - t else t + eta
             steps += 1
             if steps == MAX_STEPS:
-                raise RuntimeError(f"{steps} steps reached time {t:.3g} of {target:.3g}: use explicit=False")
-        record.append(two_s)
+                advice = "use explicit=False" if explicit else "end earlier, or rescale x and y to be of order one"
+                raise RuntimeError(f"{steps} steps reached time {t:.3g} of {target:.3g}: {advice}")
+            if every_step or t == target:
+                record.append(two_s)
+                when.append(t)
     gaps = torch.stack([flow.at(two_s)[0] for two_s in record])  # (time, b, n, 1)
     loss = ((gaps**2).sum((-2, -1)) / 2).reshape(-1, *batch)
+    times = torch.tensor(when, dtype=times.dtype, device=times.device)
     return Trajectory(times, torch.stack(record).reshape(-1, *batch, dim) / 2, loss, start)
 
 
@@ -204,7 +216,7 @@ class _Flow(NamedTuple):
 
     def at(self, two_s: Tensor) -> tuple[Tensor, Tensor]:
         """y − Xβ (b, n, 1) and ½ dβ/ds (b, dim, 1), where β = ¼(A e²ˢ − B e⁻²ˢ)."""
-        growth = torch.exp(two_s)
+        growth = torch.exp(two_s.clamp(-LARGEST, LARGEST))  # a dead coordinate drifts on: 0 · exp must stay 0
         up, down = self.quarter_a * growth, self.quarter_b / growth
         return torch.baddbmm(self.y, self.x, up - down, alpha=-1), up + down
 
@@ -259,13 +271,13 @@ def raw_gradient_descent(x: Tensor, y: Tensor, weights: Weights, lr: float, step
     >>> raw_gradient_descent(x, y, initial_weights(2, c=0.01, lam=0.0), lr=0.01, steps=2000).weights.beta
     tensor([0.0706, 0.9647], dtype=torch.float64)
     """
-    x, y, *start = admit(x=x, y=y, **weights._asdict())
+    x, y, *start = admit(x=x, y=y, **_named(weights))
     batch_shape(x, y, **weights._asdict())
-    if not (0 < lr < math.inf and steps >= 1):
-        raise ValueError(f"lr must be > 0 and steps >= 1, got lr = {lr}, steps = {steps}")
+    if not (0 < lr < math.inf and steps >= 1 and steps == int(steps)):
+        raise ValueError(f"lr must be > 0 and steps a whole number >= 1, got lr = {lr}, steps = {steps}")
     w_plus, v_plus, w_minus, v_minus = start
     loss = []
-    for step in range(steps + 1):
+    for step in range(int(steps) + 1):
         gap = y - (x @ (w_plus * v_plus - w_minus * v_minus)[..., None]).squeeze(-1)
         loss.append((gap**2).sum(-1) / 2)
         if step < steps:
@@ -280,8 +292,15 @@ def raw_gradient_descent(x: Tensor, y: Tensor, weights: Weights, lr: float, step
     return Descent(final, loss, torch.maximum(plus.abs(), minus.abs()).amax(-1))
 
 
+def _named(weights: Weights) -> dict[str, Tensor]:
+    if not isinstance(weights, Weights):
+        raise TypeError(f"weights must be Weights, such as initial_weights(dim, c, lam), got {type(weights).__name__}")
+    return weights._asdict()
+
+
 def _grow(start: Weights, s: Tensor) -> Weights:
     """The weights after s: w ± v multiplied by e^±s (plus pathway), e^∓s (minus pathway)."""
+    s = s.clamp(-LARGEST / 2, LARGEST / 2)
     up, down = torch.exp(s) / 2, torch.exp(-s) / 2
     w_plus, v_plus, w_minus, v_minus = start
     aligned, opposed = (w_plus + v_plus) * up, (w_plus - v_plus) * down

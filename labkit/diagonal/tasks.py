@@ -75,7 +75,7 @@ class TaskPair:
 FULL = TaskPair(0.1, 1.0, 0.0)  # fine-tuning uses exactly the pretrained features
 NONE = TaskPair(0.1, 0.0, 0.1)  # only others
 SUBSET = TaskPair(0.4, 0.1, 0.0)  # a tenth of them
-PARTIAL = TaskPair(0.1, 0.5, 0.05)  # half of them, and as many others
+PARTIAL = TaskPair(0.1, 0.5, 0.05)  # half of them, and nearly as many others
 
 
 def design(n: int, dim: int, generator: torch.Generator, batch: tuple[int, ...] = ()) -> Tensor:

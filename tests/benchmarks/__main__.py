@@ -49,7 +49,7 @@ class Row:
 
     def __str__(self):
         mark = {None: "", True: "yes", False: "NO"}[self.ok]
-        return f"{self.name:<46}{self.ours:>26}{self.naive:>22}{self.ratio:>8}  {self.target:<20}{mark}"
+        return f"{self.name:<44}{self.ours:>26}{self.naive:>18}{self.ratio:>8}   {self.target:<20} {mark}"
 
 
 def seconds(function, repeats=15):
@@ -136,7 +136,7 @@ def lessons():
             yield Row(f"{path.stem}, {profile}", f"{run.seconds:.1f} s", target=f"{limit} s", ok=ok)
             if profile == "quick":
                 for number, panel in enumerate(run.panels, 1):
-                    yield from panel_rows(f"{path.stem} panel {number}", panel)
+                    yield from panel_rows(f"{path.stem[:2]} panel {number}", panel)
 
 
 def panel_rows(name, panel):
@@ -204,9 +204,14 @@ def in_browser():
             ran = time.perf_counter()
             p50, p95 = np.quantile(notebook.panel(0).latencies(control, 60), (0.5, 0.95))
             notebook.close()
-            yield Row(f"{path.stem} in JupyterLab: open / run all", f"{opened - start:.1f} / {ran - opened:.1f} s")
+            yield Row(f"{path.stem[:2]} in JupyterLab: open / run all", f"{opened - start:.1f} / {ran - opened:.1f} s")
             ours = f"{p50:.0f} / {p95:.0f} ms"
-            yield Row(f"... {control}: keydown -> pixels", ours, target=f"p95 {FRAME_MS} ms", ok=bool(p95 <= FRAME_MS))
+            yield Row(
+                f"{path.stem[:2]} {control}: keydown -> pixels",
+                ours,
+                target=f"p95 {FRAME_MS} ms",
+                ok=bool(p95 <= FRAME_MS),
+            )
 
 
 def main():

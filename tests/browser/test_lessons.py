@@ -59,6 +59,7 @@ def test_slider_by_keyboard(lesson, panel):
     assert panel.box(name) != box
     assert panel.picture() != picture
     assert panel.text() != text
+    assert panel.root.locator("img.labkit-figure").get_attribute("title") == panel.text()  # for a screen reader
 
 
 def test_box_by_keyboard(lesson, panel):

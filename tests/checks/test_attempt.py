@@ -184,7 +184,7 @@ def test_screen_counts_what_it_was_given():
         (lambda w, v: w > 0, "returned torch.bool values"),
         (lambda w, v: w / (v - 3), "returned inf at w=1, v=3"),
         (lambda w, v: 4 * w * v, "Every value is 4 times the expected one"),
-        (lambda w, v: w * v.clamp_min(1), "At w=2, v=-5 your function returned 2, expected about -10 (1 of 2"),
+        (lambda w, v: w * v.clamp_min(1), "At w=2, v=-5 your function returned 2, expected -10 (1 of 2"),
         (lambda w, v: w @ v @ w, "raised RuntimeError"),
         (raising(KeyError("k")), "raised KeyError: 'k' when called with w=[1, 2], v=[3, -5]."),
         (lambda w, v: float(w), "use torch.sqrt, torch.sinh"),

@@ -37,6 +37,11 @@ def elasticity(beta_pt, c, lam, gamma):
     return 2 * (1 + lam) * beta_pt**2 / sqrt(c**2 + beta_pt**2) / k_map(beta_pt, c, lam, gamma)
 
 
+def mixed_elasticity(beta_ft, beta_pt, c, lam, gamma):
+    slope = 2 * (1 + lam) * beta_ft**2 / sqrt(c**2 + beta_ft**2)
+    return (1 - ell_after(beta_ft, beta_pt, c, lam, gamma)) * slope / k_map(beta_pt, c, lam, gamma)
+
+
 def ell_after(beta_ft, beta_pt, c, lam, gamma):
     return ell_order(beta_ft, k_map(beta_pt, c, lam, gamma))
 
@@ -112,7 +117,7 @@ WRONG = {
     ],
     "01.1": [
         ("That is beta itself", 0, lambda w, v: 2 * w * v),
-        ("tangent-kernel weight", 0, lambda w, v: w**2 + v**2),
+        ("squared size of the weights", 0, lambda w, v: w**2 + v**2),
         ("w + v grows", 0, lambda w, v: w + v),
         ("w - v shrinks", 0, lambda w, v: v - w),
         ("two weights approach each other", 0, lambda w, v: w / v),
@@ -176,6 +181,9 @@ WRONG = {
         ("1 + lam belongs", 0, lambda b, c, lam, g: lam * c * (1 + sqrt(1 + (b / c) ** 2)) + g**2),
         ("beta_pt is missing", 0, lambda b, c, lam, g: 4 * c * (1 + lam) + g**2),
         ("gamma is missing", 0, lambda b, c, lam, g: k_map(b, c, lam, 0)),
+        ("one of them is missing", 0, lambda b, c, lam, g: k_map(b, c, lam, g) - g**2 / 2),
+        ("only when one of them is tiny", 0, lambda b, c, lam, g: 2 * (1 + lam) * (2 * c + abs(b)) + g**2),
+        ("which is even in beta_pt", 0, lambda b, c, lam, g: 2 * (1 + lam) * (2 * c + b) + g**2),
         ("Only one path", 0, lambda b, c, lam, g: k_map(b, c, lam, g) / 2),
         ("square counts twice", 0, lambda b, c, lam, g: sum(first_layers(b, c, lam)) ** 2 + g**2),
         ("root_k of pretraining", 0, lambda b, c, lam, g: 2 * c),
@@ -201,6 +209,9 @@ WRONG = {
     "02.3": [
         ("The sign is off", 1, lambda *a: -log_slope(*a)),
         ("That is E, how", 0, lambda b, *a: elasticity(*a)),
+        ("mixed up", 0, lambda ft, pt, *a: penalty.pretraining_dependence(pt, ft, *a)),
+        ("E is taken at beta_ft", 0, mixed_elasticity),
+        ("ell is taken at beta_pt", 0, lambda ft, pt, *a: (1 - ell_after(pt, pt, *a)) * elasticity(pt, *a)),
         ("That is -E", 0, lambda b, *a: -elasticity(*a)),
         ("multiplied by -ell", 0, lambda b, *a: -ell_after(b, *a) * elasticity(*a)),
         ("multiplied by ell:", 0, lambda b, *a: ell_after(b, *a) * elasticity(*a)),

@@ -81,3 +81,17 @@ def test_exercises_table():
     for exercise in table.values():
         assert exercise.points >= 1 and 1 <= exercise.difficulty <= 3 and 2 <= exercise.minutes <= 15
     assert sum(exercise.minutes for exercise in exercises("01").values()) <= 30  # of the lesson's 40
+
+
+def test_nbgraders_autograder_is_recognized(monkeypatch):
+    """nbgrader gives full points to a value that is not a number, so a wrong answer must be one."""
+    monkeypatch.delenv("LABKIT_GRADING", raising=False)
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    assert repr(check("00.1", lambda w, v: w + v)) == "0"
+
+
+@pytest.mark.parametrize("variable", ["LABKIT_GRADING", "LABKIT_STRICT"])
+def test_a_flag_that_is_neither_on_nor_off_is_refused(variable, monkeypatch):
+    monkeypatch.setenv(variable, "true")
+    with pytest.raises(ValueError, match=f"{variable} must be 0 or 1, got 'true'"):
+        check("00.1", lambda w, v: w + v)

@@ -187,14 +187,15 @@ def test_a_broken_master_is_named(course):
 
 def test_work_in_a_lesson_is_kept_when_lessons_are_made_anew(course):
     solutions, lessons = course
-    for work in ("x = 6 * 7", "x = 6 * 9"):
+    for work in ("x = 6 * 7", "x = 6 * 9\n# YOUR CODE HERE\nraise NotImplementedError", "my notes"):
         mine = read(lessons / "01_a.ipynb")
-        mine.cells[1].source = work
+        mine.cells[0 if work == "my notes" else 1].source = work
         (lessons / "01_a.ipynb").write_text(text(mine))
         build(solutions, lessons)
         assert not drift(solutions, lessons)
-    kept = [(lessons.parent / "answers" / name).read_text() for name in ("01_a.ipynb", "01_a-2.ipynb")]
-    assert "6 * 7" in kept[0] and "6 * 9" in kept[1]
+    names = ("01_a.ipynb", "01_a-2.ipynb", "01_a-3.ipynb")
+    kept = [(lessons.parent / "answers" / name).read_text() for name in names]
+    assert "6 * 7" in kept[0] and "6 * 9" in kept[1] and "my notes" in kept[2]
 
 
 def test_a_stale_lesson_that_nobody_worked_on_is_simply_replaced(course):

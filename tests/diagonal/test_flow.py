@@ -61,6 +61,18 @@ def test_trajectory_of_the_raw_flow(n, c, generator):
     assert worst_error(train(x, y, weights, times), raw_flow(x, y, weights, times)) <= 2e-2
 
 
+@pytest.mark.parametrize(("cap", "explicit"), [(0.25, False), (0.02, True)])
+def test_every_step_is_recorded_when_only_the_end_is_given(cap, explicit, generator):
+    x, y = problem(10, 40, generator)
+    weights = initial_weights(40, 0.1, lam=0.3)
+    run = train(x, y, weights, 10.0, cap, explicit)
+    assert run.times[-1] == 10 and (run.times.diff() > 0).all()
+    assert run.s.diff(dim=0).abs().max() <= 2 * cap  # two stages of at most cap
+    assert worst_error(run, raw_flow(x, y, weights, run.times)) <= 2e-2
+    at_end_only = train(x, y, weights, torch.tensor([10.0], dtype=F64), cap, explicit)
+    assert len(at_end_only.times) == 1 and torch.equal(at_end_only.beta[-1], run.beta[-1])
+
+
 def test_trajectory_from_an_asymmetric_start(generator):
     x, y = problem(8, 20, generator)
     weights = Weights(*(0.3 * torch.randn(4, 20, dtype=F64, generator=generator)))
@@ -168,6 +180,22 @@ def test_two_stages_in_a_batch_of_settings(generator):
     assert (run.beta_ft[0] - run.beta_ft[2]).norm() > 0.1  # … but much to the next
 
 
+def test_reinitialize_takes_a_gamma_for_each_problem(generator):
+    w_plus, w_minus, v = torch.randn(3, 2, 10, dtype=F64, generator=generator)
+    gamma = torch.tensor([0.1, 2.0], dtype=F64)
+    start = reinitialize(Weights(w_plus, v, w_minus, v), gamma)
+    torch.testing.assert_close(start.root_k, 2 * (w_plus + w_minus) ** 2 + gamma[:, None] ** 2)
+    assert (start.beta == 0).all()
+
+
+def test_the_fastest_problem_of_a_batch_sets_the_step(generator):
+    x, y = problem(8, 20, generator, (2,))
+    y = y * torch.tensor([0.01, 10.0], dtype=F64)[:, None]  # the second one is the fast one
+    weights, times = initial_weights(20, 0.1, 0.0), log_times(-2, 2, 9)
+    together, alone = train(x, y, weights, times), train(x[1], y[1], weights, times)
+    torch.testing.assert_close(together.beta[:, 1], alone.beta, rtol=0.02, atol=1e-3)
+
+
 def test_signed_sum_is_not_the_sum_of_sizes(generator):
     x, y = problem(8, 20, generator)
     end = train(x, y, initial_weights(20, 1e-3, -0.9), log_times(-1, 8, 61)).final
@@ -187,6 +215,15 @@ def test_raw_gradient_descent_drifts_in_proportion_to_its_step(generator):
     for values in (drifts, errors):
         assert all(1.6 < coarse / fine < 2.6 for coarse, fine in zip(values, values[1:], strict=False))
     assert runs[0].loss.shape == (1501,) and errors[0] > 1e-4 and drifts[0] > 1e-4
+    assert runs[0].loss[0] == pytest.approx((y**2).sum().item() / 2)
+
+
+def test_drift_looks_at_both_pathways():
+    x, y = torch.ones(1, 1, dtype=F64), torch.full((1,), -3.0, dtype=F64)
+    one, zero = torch.ones(1, dtype=F64), torch.zeros(1, dtype=F64)
+    run = raw_gradient_descent(x, y, Weights(zero, zero, one, 0.5 * one), 0.1, 50)  # only the minus path moves
+    change = (run.weights.w_minus**2 - run.weights.v_minus**2 - 0.75).abs().item()
+    assert run.drift.item() == pytest.approx(change) and change > 1e-3
 
 
 def test_raw_gradient_descent_follows_the_flow_for_small_steps(generator):
@@ -208,10 +245,13 @@ def test_bad_input_is_refused(generator):
         (lambda: train(x, y[:3], start, times), "shapes do not fit"),
         (lambda: train(x.mT, torch.ones(10, dtype=F64), start, times), "n <= dim"),
         (lambda: train(x, y * math.nan, start, times), r"y\[0\] = nan must be finite"),
-        (lambda: train(x, y, start, times.flip(0)), "times must be a vector of increasing positive numbers"),
+        (
+            lambda: train(x, y, start, times.flip(0)),
+            "times must be a vector of increasing positive numbers, or one number",
+        ),
         (lambda: train(x, y, start, times, cap=0.0), "cap must be > 0, got 0"),
         (lambda: pretrain_finetune(x, y, x, y, 0.1, -1.0, 0.0), "lam must be > -1 where gamma = 0"),
-        (lambda: raw_gradient_descent(x, y, start, 0.0, 5), "lr must be > 0 and steps >= 1, got lr = 0"),
+        (lambda: raw_gradient_descent(x, y, start, 0.0, 5), "lr must be > 0 and steps a whole number >= 1, got lr = 0"),
         (lambda: raw_gradient_descent(x, y, start, 100.0, 50), "lr = 100.0 is too large: the loss diverged"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -249,3 +289,29 @@ def test_dtype_and_device_follow_the_tensors(dtype, generator):
     assert raw.drift.dtype == dtype
     end = min_penalty(x, y, 0.2).beta
     assert all((run.final.beta - end).norm() <= 1e-3 * end.norm() for run in runs)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e6])
+def test_rounding_noise_is_not_followed(scale, generator, monkeypatch):
+    """After convergence ds/dt is rounding noise: its size must not set the step."""
+    monkeypatch.setattr("labkit.diagonal.flow.MAX_STEPS", 2000)
+    x, y = (v.float() * scale for v in problem(12, 30, generator))
+    both = pretrain_finetune(x, y, x, y, 0.1, 0.0, 0.1)
+    expected = min_penalty(x, y, both.root_k).beta
+    assert (both.beta_ft - expected).norm() <= 1e-3 * expected.norm()
+
+
+def test_a_network_that_cannot_fit_stays_finite():
+    one, zero = torch.ones(1, dtype=F64), torch.zeros(1, dtype=F64)
+    x, y = torch.ones(1, 1, dtype=F64), -one  # one path with w = v: beta stays positive
+    for weights in (Weights(one, one, zero, zero), Weights(zero, zero, zero, zero)):
+        run = train(x, y, weights, log_times(0, 3, 4))
+        assert run.loss.isfinite().all() and run.beta.isfinite().all()
+        assert run.loss[-1].item() == pytest.approx(0.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("weights", [None, (1, 2, 3, 4)])
+def test_weights_of_another_kind_are_refused(weights, generator):
+    x, y = problem(4, 10, generator)
+    with pytest.raises(TypeError, match="weights must be Weights, such as initial_weights"):
+        train(x, y, weights, 1.0)

@@ -248,3 +248,11 @@ def test_bad_values_are_refused():
 def test_half_precision_is_refused():
     with pytest.raises(TypeError, match="x must be float64 or float32, got torch.float16"):
         min_penalty(torch.eye(2, 4).half(), torch.ones(2).half(), 1.0)
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float64, 1e-170), (torch.float64, 1e170), (torch.float32, 1e19)])
+def test_residuals_neither_overflow_nor_underflow(dtype, unit, generator):
+    x, y = problem(5, 20, generator)
+    found = min_penalty(x.to(dtype), y.to(dtype) * unit, 0.1 * unit)
+    expected = min_penalty(x, y, 0.1).beta
+    assert found.converged and ((found.beta / unit).double() - expected).norm() <= 1e-4 * expected.norm()

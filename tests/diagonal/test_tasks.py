@@ -87,3 +87,8 @@ def test_nothing_is_drawn_on_the_default_device(generator):
     finally:
         torch.set_default_device(None)
     assert all(value.device == compute.device() and value.dtype == compute.dtype() for value in tensors)
+
+
+def test_new_features_are_all_the_others_when_all_others_are_new(generator):
+    beta_pt, beta_ft = TaskPair(0.25, 0.0, 1.0).sample(20, generator)
+    assert ((beta_pt != 0) ^ (beta_ft != 0)).all()
