@@ -20,7 +20,19 @@ _HOME = {
     "Prediction": "panel",
     "check": "checks",
 }
-_ROOMS = ("checks", "compute", "course", "diagonal", "panel", "plots", "results", "sweep")
+_ROOMS = (
+    "checks",
+    "compute",
+    "course",
+    "data",
+    "diagonal",
+    "panel",
+    "plots",
+    "results",
+    "spectra",
+    "sweep",
+    "training",
+)
 
 __all__ = [*_HOME, *_ROOMS]
 
