@@ -19,11 +19,12 @@ picture and is its alternative text. Without a kernel a saved panel still shows 
 import base64
 import html
 import inspect
-import io
 import itertools
 import math
+import struct
 import sys
 import time
+import zlib
 from dataclasses import dataclass, fields, is_dataclass
 
 import ipywidgets as widgets
@@ -271,9 +272,19 @@ class _Picture(widgets.Image):
 
 
 def _png(picture):
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()
+    """A PIL image as PNG bytes, rows unfiltered: half the time of Pillow's own writer, which tries five filters a row.
+
+    A frame is sent while a slider is dragged, so these 10 ms are felt. Format: W3C PNG (Third Edition), 5 and 11.2.
+    """
+    width, height = picture.size
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row begins with its filter, 0: none
+    rows[:, 1:] = np.asarray(picture).reshape(height, -1)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB, not interlaced
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b""))
+    packed = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
 
 
 # --- the panel ----------------------------------------------------------------------------------------

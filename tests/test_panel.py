@@ -122,6 +122,20 @@ def pixels(panel):
     return np.asarray(Image.open(BytesIO(panel.png)).convert("RGB")).astype(int)
 
 
+def test_png_is_read_back_to_the_pixel():
+    from io import BytesIO
+
+    from PIL import Image
+
+    from labkit.panel import _png
+
+    noise = np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8)
+    with Image.open(BytesIO(_png(Image.fromarray(noise)))) as read:
+        read.verify()  # checksums
+    with Image.open(BytesIO(_png(Image.fromarray(noise)))) as read:
+        assert read.mode == "RGB" and (np.asarray(read) == noise).all()
+
+
 def test_a_moved_panel_looks_exactly_like_one_that_started_there():
     moved = make()
     for place in ({"waves": 9}, {"height": 0.2}, {"waves": 5, "height": 1.7}):
