@@ -356,7 +356,7 @@ class Panel(widgets.VBox):
         self._show()
 
     def _parts(self):
-        buttons = [self._run] if any(c.answer == RUN for c in self.controls.values()) else []
+        buttons = [self._run] if self._ran else []
         below = [widgets.Box(list(self.controls.values()), layout=widgets.Layout(flex_flow="row wrap"))]
         below += [widgets.HBox([*buttons, self._reset, self._bar])] if self.controls else []
         return [self._image, self._readout, self._error, *([self._goal] if self.challenge else []), *below]
@@ -541,9 +541,7 @@ class Panel(widgets.VBox):
                 if (worst := float(np.quantile(spent, 0.95))) > budget[answer] * time_factor:
                     trouble.append(f"{answer}: {what} p95 {worst:.0f} ms, budget {budget[answer]} × {time_factor:.1f}")
         self.reset()
-        if any(c.answer == RUN for c in self.controls.values()):
-            self.run()
-        elif self.png != first:
+        if self.png != first:
             trouble.append("after a tour the start looks different")
         if _open_figures() != open_before:
             trouble.append("a pyplot figure was left open")

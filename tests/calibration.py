@@ -26,14 +26,19 @@ def workload() -> float:
     return total
 
 
-def measure(repeats: int = 5) -> float:
-    """Median over `repeats` runs of the workload, in seconds."""
+def seconds(function, repeats: int = 15) -> float:
+    """Median time of one call."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
-        workload()
+        function()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
+
+
+def measure(repeats: int = 5) -> float:
+    """Median over `repeats` runs of the workload, in seconds."""
+    return seconds(workload, repeats)
 
 
 def slowness(repeats: int = 5) -> float:

@@ -8,7 +8,6 @@ promised ratio).
 import contextlib
 import io
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -30,7 +29,7 @@ from labkit.panel import BUDGET_MS, COMPUTE_BUDGET_MS, LIVE, RUN
 from tests.browser import lab
 from tests.browser.test_lessons import FRAME_MS
 from tests.browser.test_lessons import LIVE as LIVE_CONTROLS
-from tests.calibration import slowness
+from tests.calibration import seconds, slowness
 from tests.lessons.run import ROOT, notebooks, run_notebook
 from tests.test_import import LIMIT_SECONDS, seconds_beyond_torch
 
@@ -50,16 +49,6 @@ class Row:
     def __str__(self):
         mark = {None: "", True: "yes", False: "NO"}[self.ok]
         return f"{self.name:<44}{self.ours:>26}{self.naive:>18}{self.ratio:>8}   {self.target:<20} {mark}"
-
-
-def seconds(function, repeats=15):
-    """Median time of one call."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def problem(dim, n, batch=()):
