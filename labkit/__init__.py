@@ -18,6 +18,7 @@ _HOME = {
     "Choice": "panel",
     "Challenge": "panel",
     "Prediction": "panel",
+    "remember": "panel",
     "check": "checks",
 }
 _ROOMS = (

@@ -2,8 +2,8 @@
 
 Drawing functions are *keyed*: ``line(ax, "truth", x, y)`` makes the line the first time and moves it every
 time after, so the same ``draw`` serves the first frame and the thousandth. A :class:`labkit.panel.Panel`
-keeps the axes as a cached background and repaints only what these functions touched; what lies below
-``zorder`` 1 (images, contours: the "map") is repainted only when it changed.
+keeps the axes, and what did not change since the last frame, as a cached background: these functions leave an
+artist alone when they are called with what it shows already.
 """
 
 from contextlib import contextmanager
@@ -77,7 +77,9 @@ def line(ax, key, x, y, **style):
     artist = _find(ax, key)
     if artist is None:
         (artist,) = ax.plot([], [], gid=key, **{"color": INK, **style})
-    artist.set_data(numbers(x), numbers(y))
+    x, y = numbers(x), numbers(y)
+    if not (np.array_equal(artist.get_xdata(orig=True), x) and np.array_equal(artist.get_ydata(orig=True), y)):
+        artist.set_data(x, y)
     return artist
 
 
@@ -108,10 +110,11 @@ def text(ax, key, x, y, words, **style):
     """Words at data coordinates (pass ``transform=ax.transAxes`` for axes fractions)."""
     artist = _find(ax, key)
     if artist is None:
-        artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 7, "clip_on": False, **style})
-    artist.set_position((float(x), float(y)))
+        artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 5, "clip_on": False, **style})
+    if artist.get_position() != (float(x), float(y)):
+        artist.set_position((float(x), float(y)))
     artist.set_text(words)
-    if "color" in style:
+    if style.get("color", artist.get_color()) != artist.get_color():
         artist.set_color(style["color"])
     return artist
 

@@ -13,7 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from playwright.sync_api import TimeoutError, sync_playwright
+from playwright.sync_api import sync_playwright
 
 PATIENCE = 180  # seconds until a wait gives up
 VIEW = {"width": 1300, "height": 1700}
@@ -34,7 +34,10 @@ window.broken = () => [
 window.idle = () => lab().sessionContext.session.kernel.status == 'idle';
 window.finished = () => broken().length > 0
     || idle() && cells().every(c => c.executionCount || !c.sharedModel.getSource().trim());
-window.forget = () => { window.seen = {keys: [], frames: [], words: []}; };
+window.forget = () => {
+    window.seen = {keys: [], frames: [], words: []};
+    window.next = new Promise(resolve => { window.came = resolve; });
+};
 window.quiet = () => idle() && performance.now() - Math.max(0, ...Object.values(seen).flat()) > 500;
 window.watch = panel => {
     if (panel.watched) return;
@@ -42,7 +45,7 @@ window.watch = panel => {
     const img = panel.querySelector('img.labkit-figure');
     img.addEventListener('load', async () => {
         await img.decode().catch(() => null);  // replaced meanwhile: the newer picture reports itself
-        requestAnimationFrame(() => seen.frames.push(performance.now()));
+        requestAnimationFrame(() => { seen.frames.push(performance.now()); came(true); });
     });
     new MutationObserver(() => seen.words.push(performance.now()))
         .observe(panel.querySelector('.labkit-readout'), {subtree: true, childList: true, characterData: true});
@@ -195,11 +198,11 @@ class LivePanel:
         self.handle(name).focus()
         self.page.evaluate("() => forget()")
         self.page.keyboard.press(key)
-        try:
-            self.page.wait_for_function("() => seen.frames.length > 0", timeout=60_000)
-        except TimeoutError as error:
+        # The page tells when the picture is there. To ask again and again would take the time that is measured.
+        wait = "() => Promise.race([next, new Promise(resolve => setTimeout(() => resolve(false), 60_000))])"
+        if not self.page.evaluate(wait):
             position, last = self.position(name)
-            raise AssertionError(f"{key} on {name} (stop {position} of {last}) brought no new picture") from error
+            raise AssertionError(f"{key} on {name} (stop {position} of {last}) brought no new picture")
         return self.page.evaluate("() => seen.frames[0] - seen.keys[0]")
 
     def settle(self):
