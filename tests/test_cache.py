@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from labkit import cache, compute
-from labkit.cache import Cache, CacheError, entry_key, study_key
+from labkit.cache import Cache, CacheError, entry_key, loaded_code, study_key, value_key
 from labkit.diagonal.tasks import FULL, NONE
 
 
@@ -94,10 +94,10 @@ def test_profile_device_and_labkit_are_part_of_the_key(monkeypatch):
 def test_keys_are_the_same_in_every_process():
     """Python shuffles sets and hashes anew in each; running a function specializes its code."""
     program = (
-        "from labkit.cache import study_key, entry_key; from tests.test_cache import define\n"
+        "from labkit.cache import study_key, value_key; from tests.test_cache import define\n"
         'study = define(\'s = {"a", "b", "c"}\\ndef study(x, seed): return x in s or x in {"d", "e", "f"}\')\n'
         "first = study_key(study); [study('a', 0) for _ in range(1000)]\n"
-        "print(first, study_key(study), entry_key(first, {'x': {'u', 'v', 'w'}}))"
+        "print(first, study_key(study), value_key({'u', 'v', 'w'}))"
     )
     said = {
         subprocess.run(
@@ -130,22 +130,22 @@ DIFFERENT = [
 
 
 def test_arguments_of_other_content_have_other_keys():
-    keys = [entry_key("s", {"x": value}) for value in DIFFERENT]
+    keys = [value_key(value) for value in DIFFERENT]
     assert len(set(keys)) == len(DIFFERENT)
-    again = [entry_key("s", {"x": pickle.loads(pickle.dumps(value))}) for value in DIFFERENT]
+    again = [value_key(pickle.loads(pickle.dumps(value))) for value in DIFFERENT]
     assert again == keys
 
 
 def test_layout_in_memory_is_not_content():
     square = torch.arange(4.0).reshape(2, 2)
-    assert entry_key("s", {"x": square.T.contiguous()}) == entry_key("s", {"x": square.T})
-    assert entry_key("s", {"x": square.numpy().T.copy()}) == entry_key("s", {"x": square.numpy().T})
+    assert value_key(square.T.contiguous()) == value_key(square.T)
+    assert value_key(square.numpy().T.copy()) == value_key(square.numpy().T)
 
 
 @pytest.mark.parametrize("value", [object(), torch.Generator(), lambda: 0, np.array([None]), torch.nn.Linear(1, 1)])
 def test_an_argument_without_content_is_refused_by_name(value):
     with pytest.raises(TypeError, match=f"the argument x is of type {type(value).__name__}, which has no content"):
-        entry_key("s", {"x": [1, value]})
+        value_key([1, value], "the argument x")
 
 
 def test_a_variable_without_content_is_refused_by_name():
@@ -259,9 +259,21 @@ def test_an_intact_entry_of_another_call_is_foreign(entries):
         assert entries.read("other") is None
 
 
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), PermissionError(13, "Permission denied")])
+def test_an_entry_that_cannot_be_read_now_is_kept(entries, monkeypatch, error):
+    def refuse(path):
+        raise error
+
+    entries.write("key", {"value": np.array(0.1)})
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="cannot be read .*; it is computed again"):
+        patch.setattr(Path, "read_bytes", refuse)
+        assert entries.read("key") is None
+    assert entries.read("key") == {"value": 0.1}
+
+
 def test_a_folder_in_place_of_an_entry_is_a_warning(entries):
     (entries.folder / "key").mkdir()
-    with pytest.warns(UserWarning, match="damaged"):
+    with pytest.warns(UserWarning, match="cannot be read"):
         assert entries.read("key") is None
 
 
