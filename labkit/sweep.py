@@ -165,10 +165,10 @@ def _same(column: np.ndarray, value: Any) -> np.ndarray:
         return column != column
     if isinstance(value, str):
         return np.zeros(len(column), bool)
-    if isinstance(value, int) and column.dtype.kind in "biu":
+    if column.dtype.kind == "c" or (isinstance(value, int) and column.dtype.kind in "biu"):
         return column == value
-    away, rounding = np.abs(column - float(value)), 1e-15 * np.abs(column.astype(float))
-    return (away == np.nanmin(away)) & (away <= 1e-7 * abs(value) + np.nanmax(rounding))
+    away, largest = np.abs(column - float(value)), np.abs(column[column == column].astype(float)).max(initial=0)
+    return (away == away[away == away].min(initial=np.inf)) & (away <= 1e-7 * abs(value) + 1e-15 * largest)
 
 
 def run(
