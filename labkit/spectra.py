@@ -25,7 +25,8 @@ def gram(z: Tensor, center: bool = True) -> Tensor:
     ``center`` subtracts the mean row first; uncentered is the plain second moment. Both products have the same
     nonzero eigenvalues, hence the same participation, effective and numerical rank.
 
-    Raises ValueError for fewer than two axes, an empty z, NaN or infinity; TypeError for integers.
+    Raises ValueError for fewer than two axes, an empty z, NaN or infinity, and for numbers whose squares under- or
+    overflow; TypeError for integers, complex numbers and half precision.
 
     >>> gram(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
     tensor([[ 1., -1.],
@@ -35,6 +36,9 @@ def gram(z: Tensor, center: bool = True) -> Tensor:
     if center:
         z = z - z.mean(-2, keepdim=True)
     n, dim = z.shape[-2:]
+    size, limits = z.detach().abs().amax((-2, -1)), torch.finfo(z.dtype)
+    fits = (size == 0) | ((size**2 > limits.tiny / limits.eps) & (size**2 * max(n, dim) < limits.max))
+    refuse("largest entry of z", size, fits, f"has a square that does not fit into {z.dtype}: scale z")
     return (z @ z.mT if n < dim else z.mT @ z) / n
 
 
@@ -50,9 +54,7 @@ def participation_ratio(z: Tensor, center: bool = True) -> Tensor:
     >>> participation_ratio(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(2.)
     """
-    z = _admit_data(z)
-    size = z.detach().abs().amax((-2, -1), keepdim=True)
-    z = z / torch.where(size > 0, size, 1)  # squares of squares of tiny or huge numbers would under- or overflow
+    z = _scaled(_admit_data(z))
     cov = gram(z, center)
     rounding = z.shape[-1] * (8 * torch.finfo(z.dtype).eps) ** 2  # what centering leaves of a constant
     trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -68,8 +70,7 @@ def participation(cov: Tensor) -> Tensor:
     >>> participation(torch.diag(torch.tensor([2.0, 2.0, 2.0, 0.0])))
     tensor(3.)
     """
-    cov = _admit(cov)
-    _refuse_zero(cov)
+    cov = _scaled(_admit_positive(cov))
     return cov.diagonal(dim1=-2, dim2=-1).sum(-1) ** 2 / (cov**2).sum((-2, -1))
 
 
@@ -84,8 +85,7 @@ def effective_rank(cov: Tensor) -> Tensor:
     >>> effective_rank(torch.diag(torch.tensor([4.0, 2.0, 2.0, 0.0])))
     tensor(2.)
     """
-    cov = _admit(cov)
-    _refuse_zero(cov)
+    cov = _admit_positive(cov)
     eigenvalues = torch.linalg.eigvalsh(cov)  # ascending
     least, most = eigenvalues[..., 0], eigenvalues[..., -1]
     slack = torch.finfo(cov.dtype).eps ** 0.5 * most
@@ -105,11 +105,12 @@ def numerical_rank(cov: Tensor, rtol: float | None = None) -> Tensor:
     cov = _admit(cov)
     if rtol is not None and not 0 <= rtol < 1:
         raise ValueError(f"rtol must lie in [0, 1), got {rtol}")
-    return torch.linalg.matrix_rank(cov, rtol=rtol, hermitian=True)
+    return torch.linalg.matrix_rank(_scaled(cov), rtol=rtol, hermitian=True)
 
 
 def _admit_data(z: Tensor) -> Tensor:
     (z,) = as_tensors(z=z)
+    _refuse_half(z=z)
     if z.dim() < 2 or 0 in z.shape:
         raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
     require_finite(z=z)
@@ -118,6 +119,7 @@ def _admit_data(z: Tensor) -> Tensor:
 
 def _admit(cov: Tensor) -> Tensor:
     (cov,) = as_tensors(cov=cov)
+    _refuse_half(cov=cov)
     if cov.dim() < 2 or cov.shape[-1] != cov.shape[-2] or 0 in cov.shape:
         raise ValueError(f"cov must be (..., dim, dim) and not empty, got {tuple(cov.shape)}")
     require_finite(cov=cov)
@@ -126,6 +128,20 @@ def _admit(cov: Tensor) -> Tensor:
     return cov
 
 
-def _refuse_zero(cov: Tensor) -> None:
+def _admit_positive(cov: Tensor) -> Tensor:
+    cov = _admit(cov)
     trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1).detach()
     refuse("trace of cov", trace, trace > 0, "must be > 0")
+    return cov
+
+
+def _refuse_half(**named: Tensor) -> None:
+    for name, value in named.items():
+        if value.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{name} must be float32 or float64, got {value.dtype}: use {name}.float()")
+
+
+def _scaled(matrix: Tensor) -> Tensor:
+    """The matrix with 1 as its largest entry: squares of tiny or huge numbers would under- or overflow."""
+    size = matrix.detach().abs().amax((-2, -1), keepdim=True)
+    return matrix / torch.where(size > 0, size, 1)

@@ -97,6 +97,14 @@ def test_size_does_not_matter(scale):
     assert participation_ratio(scale * z).item() == pytest.approx(participation_ratio(z).item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype, scales", [(torch.float32, (1e-12, 1e12)), (F64, (1e-90, 1e-140, 1e80, 1e150))])
+def test_nor_does_it_for_covariances(dtype, scales):
+    z = randn(30, 8).to(dtype)
+    for reading in (participation, effective_rank, numerical_rank):
+        for scale in scales:
+            assert reading(gram(z * scale)).item() == pytest.approx(reading(gram(z)).item(), rel=1e-5)
+
+
 def test_order_of_the_three():
     cov = gram(randn(50, 12, 9))
     ranks = effective_rank(cov), participation(cov), numerical_rank(cov)
@@ -147,7 +155,18 @@ REFUSED = {
         torch.diag(torch.tensor([-1.0, 4.0])).double()
     ),
     r"rtol must lie in \[0, 1\), got 1": lambda: numerical_rank(torch.eye(2), 1),
-    r"z must be a floating tensor": lambda: participation_ratio(torch.ones(3, 2, dtype=torch.int64)),
+    r"z must be a floating tensor, got dtype torch.int64: use z.double": lambda: gram(torch.ones(3, 2).long()),
+    r"z must be a floating tensor, got dtype torch.complex64$": lambda: gram(torch.ones(3, 2).cfloat()),
+    r"z must be float32 or float64, got torch.float16: use z.float": lambda: participation_ratio(
+        torch.ones(3, 2).half()
+    ),
+    r"cov must be float32 or float64, got torch.bfloat16": lambda: effective_rank(torch.eye(3).bfloat16()),
+    r"largest entry of z has a square that does not fit into torch.float64: scale z, got": lambda: gram(
+        randn(30, 8) * 1e-300
+    ),
+    r"largest entry of z\[1\] = .* has a square that does not fit into torch.float32": lambda: gram(
+        torch.stack([torch.eye(3), 1e20 * torch.eye(3)])
+    ),
 }
 
 
