@@ -219,6 +219,24 @@ def test_running_loss_of_mini_batches():
     torch.testing.assert_close(run.loss[:, 0], torch.tensor(expected).double(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_net_stops_before_it_has_seen_an_epoch(seed):
+    """y = 5x from w = 0: the sample with x = 0 has no loss, the mean over the others is 25 at first."""
+    x = torch.tensor([[0.0], [1], [1], [1]], dtype=torch.float64)
+    w = {"w": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    options = {"batch": 1, "generators": compute.generator(seed), "stop_loss": 1e-3, "record_every": 1}
+    run = train(lambda p, x: linear(x, p["w"]), w, x, 5 * x, SGD(0.1), steps=400, **options)
+    assert run.stopped.all() and run.loss[-1] <= 1e-3 and abs(run.params["w"].item() - 5) < 0.1
+
+
+def test_the_running_loss_begins_with_the_mean_over_an_epoch():
+    x, y = torch.ones(6, 1, dtype=torch.float64), torch.arange(6.0, dtype=torch.float64)[:, None]
+    w = {"w": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    options = {"batch": 2, "generators": compute.generator(3), "record_every": 1}
+    run = train(lambda p, x: linear(x, p["w"]), w, x, y, SGD(1e-12), steps=8, **options)
+    torch.testing.assert_close(run.loss[2, 0], (y**2).mean(), rtol=0, atol=1e-9)
+
+
 @problems
 @pytest.mark.parametrize("make", [SGD, lambda lr: SGD(lr, momentum=0.9), Adam])
 def test_a_net_that_diverges_is_reported_and_leaves_the_others_alone(problem, make):
@@ -238,6 +256,23 @@ def test_a_loss_above_the_bound_is_divergence():
     run = simple(optimizer=SGD(torch.tensor([0.1, 1.5, 0.05])), max_loss=100.0)  # net 1: |error| = 2^(t + 1)
     assert run.diverged.tolist() == [False, True, False]
     assert run.steps.tolist() == [40, 3, 40] and run.loss[-1, 1] == 4.0**4
+
+
+def test_the_bound_may_differ_from_net_to_net():
+    run = simple(optimizer=SGD(1.5), max_loss=torch.tensor([5.0, 100.0, math.inf]))
+    assert run.diverged.tolist() == [True, True, False] and run.steps.tolist() == [1, 3, 40]
+
+
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize("wrong", [0, 7, 39])
+def test_a_learning_rate_that_turns_bad_is_refused(rate, wrong):
+    with pytest.raises(ValueError, match="lr\\(step, params\\) must be finite and >= 0, which it was not before step"):
+        simple(optimizer=SGD(lambda step, params: rate if step == wrong else 0.1))
+
+
+def test_a_schedule_may_begin_and_end_at_zero():
+    run = simple(optimizer=SGD(lambda step, params: 0.1 * (0 < step < 39)), record_every=1)
+    assert torch.equal(run.loss[0], run.loss[1]) and torch.equal(run.loss[-1], run.loss[-2])
 
 
 def test_nan_gradient_of_a_finite_loss():
@@ -402,8 +437,27 @@ REFUSED = {
     r"batch and generators belong together": {"batch": 5},
     r"batch must lie in \[1, 12\], the number of samples, got 13": {"batch": 13, "generators": compute.generator(0)},
     r"a list of 3, got a list of 1": {"batch": 5, "generators": [compute.generator(0)]},
-    r"generators must be a torch.Generator or a list of them, got int": {"batch": 5, "generators": 0},
+    r"generators must be a torch.Generator or a list of them, got 0": {"batch": 5, "generators": 0},
+    r"a torch.Generator or a list of them, got \[0, 1, 2\]": {"batch": 5, "generators": [0, 1, 2]},
+    r"optimizer must be SGD\(...\) or Adam\(...\) of labkit.training, got <class": {"optimizer": torch.optim.SGD},
+    r"optimizer must be SGD\(...\) or Adam\(...\) of labkit.training, got 0.1": {"optimizer": 0.1},
+    r"params must be a dict of tensors \(net, ...\), got list": {"params": [Dense.x]},
+    r"steps must be an integer, got 2.5": {"steps": 2.5},
+    r"record_every must be an integer, got 2.5": {"record_every": 2.5},
+    r"batch must be an integer, got 2.5": {"batch": 2.5, "generators": compute.generator(0)},
+    r"max_loss\[1\] = 0.0 must be > 0": {"max_loss": torch.tensor([1.0, 0.0, 1.0])},
+    r"lr must be a number or \(3,\), one per net, got 'a'": {"optimizer": SGD("a")},
+    r"lr must be a number or \(3,\), one per net, got None": {"optimizer": SGD(None)},
+    r"lr must be a number or \(3,\), one per net, got \{\}": {"optimizer": SGD(lambda step, params: {})},
+    r"x must be a floating tensor, got torch.int64": {"x": torch.ones(N, 4, dtype=torch.int64)},
+    r"y\[0\] = 9 must be a class from 0 to 1": {"y": torch.full((N,), 9), "loss": cross_entropy},
+    r"y\[0\] = -100 must be a class from 0 to 1": {"y": torch.full((N,), -100), "loss": cross_entropy},
 }
+
+
+def test_forward_must_give_a_tensor():
+    with pytest.raises(TypeError, match=r"forward must give a tensor \(3, batch, ...\), got NoneType"):
+        train(lambda p, x: None, Dense.params(), Dense.x, Dense.y, SGD(0.1), 3)
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
@@ -419,6 +473,7 @@ def test_bad_input_is_refused_in_a_sentence(sentence):
 PARTS_REFUSED = {
     r"momentum must lie in \[0, 1\), got 1": lambda: SGD(0.1, momentum=1),
     r"betas\[1\] must lie in \[0, 1\), got 1.0": lambda: Adam(0.1, betas=(0.9, 1.0)),
+    r"betas must be two numbers, got \(0.9,\)": lambda: Adam(0.1, betas=(0.9,)),
     r"weight_decay must lie in \[0, inf\), got 1e-08 and -1": lambda: Adam(0.1, weight_decay=-1),
     r"weight must be \(net, out, in\), got \(2, 3\)": lambda: linear(randn(4, 3), randn(2, 3)),
     r"bias must be \(2, 5\) for weight": lambda: linear(randn(4, 3), randn(2, 5, 3), randn(5)),

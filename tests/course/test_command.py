@@ -162,6 +162,20 @@ def test_sweep_refuses_in_one_sentence(elsewhere, capsys, words, sentence):
     assert sentence in line and not list(elsewhere.glob("*.npz"))
 
 
+def test_sweep_without_a_name_lists_what_there_is(capsys):
+    assert main(["sweep"]) == 0 and capsys.readouterr().out.split() == list(RECIPES)
+
+
+def test_a_stopped_sweep_says_in_one_line_that_it_goes_on(elsewhere, monkeypatch, capsys):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labkit.sweep._call", stop)
+    assert main(["sweep", "recovery_by_scale", "--profile", "quick"]) == 130
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("stopped; 0 of 624 rows are finished and kept in ") and line.endswith("goes on from there")
+
+
 def test_sweep_says_when_there_is_no_room_for_its_cache(elsewhere, monkeypatch, capsys):
     (elsewhere / "file").touch()
     monkeypatch.setenv("LABKIT_CACHE", str(elsewhere / "file"))
