@@ -126,6 +126,27 @@ class Table:
         mean = np.stack([group.mean(0) for group in values])
         return Table({key: self[key][first] for key in by} | {"mean": mean, "se": se, "count": count})
 
+    def difference(self, name: str, by: str | Sequence[str] = (), **pair: tuple[Any, Any]) -> Table:
+        """Averages of differences seed by seed: ``table.difference("error", by="n", arm=("reset", "pretrained"))``.
+
+        For each seed and each value of the columns ``by``: ``name`` where arm is the second value minus where it is
+        the first; then `mean`. What seeds have in common drops out, so ``se`` is smaller than that of two means.
+        ValueError unless both have exactly one row for each of these seeds and values.
+        """
+        if len(pair) != 1 or not isinstance(next(iter(pair.values())), tuple) or len(next(iter(pair.values()))) != 2:
+            raise ValueError(f"one column with two values is needed, such as arm=(one, other), got {pair}")
+        ((column, values),) = pair.items()
+        by = (by,) if isinstance(by, str) else tuple(by)
+        first, second = (self.select(**{column: value}) for value in values)
+        keys = [list(zip(*(half[key].tolist() for key in (*by, "seed")), strict=True)) for half in (first, second)]
+        if not len(set(keys[0])) == len(keys[0]) == len(keys[1]) or set(keys[0]) != set(keys[1]):
+            raise ValueError(f"{column} = {values[0]} and {values[1]} must have one row each for every seed and {by}")
+        place = {key: row for row, key in enumerate(keys[1])}
+        change = second[name][[place[key] for key in keys[0]]] - first[name]
+        every = {} if by else {"": np.zeros(len(first))}  # one group
+        means = Table({key: first[key] for key in by} | every | {name: change}).mean(name, by or "")
+        return Table({key: values for key, values in means.columns.items() if key})
+
     def save(self, path: str | Path) -> None:
         """Write to ``path``, an .npz file; the ending is added when it is missing."""
         path = _npz(path)

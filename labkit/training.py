@@ -347,7 +347,8 @@ def train(
         validate: params → (net,), what ``best`` is judged by, less is better; called when recording
         record_every: steps between records; the start and the end are always recorded, and ``best`` is the best of
             what is: of these two when not given
-        autocast: dtype for ``forward`` (parameters, loss and optimizer keep theirs)
+        autocast: ``torch.bfloat16`` for ``forward`` (parameters, loss and optimizer keep theirs); float16 would need
+            its loss scaled
         progress: show a bar
 
     Returns a `Trained`. Raises ValueError or TypeError, before the first step, for what does not fit.
@@ -362,6 +363,8 @@ def train(
     n_nets, n = len(theta), _samples(x, y, theta, per_net)
     if isinstance(optimizer, type) or not all(hasattr(optimizer, part) for part in ("lr", "start", "change")):
         raise TypeError(f"optimizer must be SGD(...) or Adam(...) of labkit.training, got {optimizer!r}")
+    if autocast not in (None, torch.bfloat16):
+        raise ValueError(f"autocast must be torch.bfloat16 or None, got {autocast}")
     _admit_plan(n_nets, n, steps, batch, generators, record_every)
     max_loss = _per_net("max_loss", max_loss, theta, _require_above_zero)
     constant_lr = None if callable(optimizer.lr) else _per_net("lr", optimizer.lr, theta, require_positive)

@@ -239,6 +239,29 @@ def test_select_finds_numbers_to_rounding_and_names_what_there_is():
         table.select(d=1)
 
 
+def test_differences_are_taken_seed_by_seed():
+    rng = np.random.default_rng(0)
+    n, arm, seed = (part.ravel() for part in np.meshgrid([10, 20], [0, 1], range(50), indexing="ij"))
+    common = rng.standard_normal((2, 50))
+    error = common[n // 10 - 1, seed] + arm * n + 0.01 * rng.standard_normal(200)
+    order = rng.permutation(200)
+    table = Table(
+        {"n": n[order], "arm": np.array(["off", "on"])[arm][order], "seed": seed[order], "error": error[order]}
+    )
+    change = table.difference("error", by="n", arm=("off", "on"))
+    expected = {k: error[(n == k) & (arm == 1)] - error[(n == k) & (arm == 0)] for k in (10, 20)}
+    for row, k in enumerate(change["n"].tolist()):
+        assert change["mean"][row] == pytest.approx(expected[k].mean())
+        assert change["se"][row] == pytest.approx(expected[k].std(ddof=1) / 50**0.5) and change["count"][row] == 50
+    assert list(change.columns) == ["n", "mean", "se", "count"] and (change["se"] < 0.01).all()
+    alone = table.select(n=10).difference("error", arm=("on", "off"))
+    assert list(alone.columns) == ["mean", "se", "count"] and alone["mean"][0] == pytest.approx(-expected[10].mean())
+    with pytest.raises(ValueError, match="must have one row each for every seed"):
+        table.difference("error", arm=("off", "on"))  # two rows, n = 10 and 20, for each seed
+    with pytest.raises(ValueError, match="one column with two values is needed"):
+        table.difference("error", arm="on")
+
+
 def test_mean_treats_nan_as_a_value_and_refuses_texts():
     table = Table({"a": np.array([np.nan, 1, np.nan]), "x": np.array([1.0, 2, 3]), "s": np.array(list("abc"))})
     assert table.mean("x", by="a")["mean"].tolist() == [2, 2]

@@ -10,6 +10,7 @@ import labkit
 from labkit.compute import Finding
 from labkit.course.build import build, text
 from labkit.course.command import Refusal, first_panel, main
+from labkit.results import RECIPES
 from tests.course.test_lint import good
 
 PANEL = """

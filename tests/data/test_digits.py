@@ -127,6 +127,29 @@ def test_integers_of_every_kind(three):
     assert tags(subset(images, [three])) == tags(subset(images, torch.tensor([3]))) == [15, 16, 17, 18, 19]
 
 
+def correlation(a, b):
+    return abs(np.corrcoef(a.flatten().numpy(), b.flatten().numpy())[0, 1])
+
+
+def test_no_two_images_share_their_noise(monkeypatch):
+    """Neither those of training and test, nor the rotations of one image."""
+    loud = [*pretraining(2, device="cpu"), *finetuning("subset", 5, 2, "cpu")]
+    monkeypatch.setattr(digits, "noisy", lambda images, generator: images)
+    quiet = [*pretraining(2, device="cpu"), *finetuning("subset", 5, 2, "cpu")]
+    train, validation, few, test = (a.x - b.x for a, b in zip(loud, quiet, strict=True))
+    assert correlation(train[: len(validation)], validation) < 0.05 and correlation(few, test[: len(few)]) < 0.1
+    upright = train[: len(train) // 4]
+    for k in (1, 2, 3):
+        turned = train[k * len(upright) : (k + 1) * len(upright)]
+        assert correlation(upright, turned) < 0.05
+        assert correlation(upright, torch.rot90(turned, -k, (-2, -1))) < 0.05
+
+
+def test_a_seed_decides_which_images_are_taken(silent):
+    for make in (lambda seed: pretraining(seed, device="cpu")[1], lambda seed: finetuning("new", 3, seed, "cpu")[0]):
+        assert set(originals(make(1))) == set(originals(make(1))) != set(originals(make(2)))
+
+
 def test_a_seed_decides():
     for make in (lambda seed: pretraining(seed, device="cpu"), lambda seed: finetuning("subset", 3, seed, "cpu")):
         for again, same, other in zip(make(1), make(1), make(2), strict=True):
