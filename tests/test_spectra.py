@@ -135,7 +135,7 @@ def test_rank_to_rounding_and_to_order():
 def test_rank_of_data(dtype, shape, center):
     for seed in range(5):
         z = (randn(shape[0], 2, seed=seed) @ randn(2, shape[1], seed=seed + 100)).to(dtype)
-        assert data_rank(z, center) == data_rank(1e-25 * z, center) == data_rank(z + 5, center) - (not center) == 2
+        assert data_rank(z, center) == data_rank(1e-25 * z, center) == data_rank(z + 5, center) - int(not center) == 2
     assert data_rank(torch.full(shape, 0.1, dtype=dtype)) == 0
     assert data_rank(torch.stack([z, z * 0]), center).tolist() == [2, 0]
 

@@ -123,7 +123,7 @@ def test_each_net_moves_as_with_torch_optim(problem, name):
 def test_many_nets_for_long(monkeypatch):
     """32 nets and 200 steps: rounding does not pile up."""
     monkeypatch.setitem(globals(), "N_NETS", 32)
-    monkeypatch.setitem(globals(), "RATES", torch.linspace(0.01, 0.2, 32, dtype=torch.float64))
+    monkeypatch.setitem(globals(), "RATES", torch.linspace(1e-3, 0.02, 32, dtype=torch.float64))
     run = train(Dense.forward, Dense.params(), Dense.x, Dense.y, SGD(RATES, momentum=0.9), 200, record_every=1)
     params, losses = looped(Dense, OPTIMIZERS["momentum"][1], lambda net: [(Dense.x, Dense.y)] * 200)
     torch.testing.assert_close(list(run.params.values()), params, rtol=0, atol=1e-6)
