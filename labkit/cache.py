@@ -56,13 +56,13 @@ def home() -> Path:
 def study_key(function: types.FunctionType) -> str:
     """A name for everything that a result of ``function`` depends on besides its arguments.
 
-    In it is every function and class that the study reaches by the variables it reads or closes over, with what they
-    hold, and the whole text of every file of yours from which one of them comes or which such a file imports; of what
-    a notebook or the started script defines, where studies are run and plotted, only what is reached. Then labkit's
-    version and source, the profile and the device.
+    In it is every function and class that the study reaches by the variables it reads or closes over, with the values
+    of those, and the whole text of each file of yours from which one comes or which such a file imports; of a notebook
+    and of the script that was started, where studies are run and plotted, only the text of what is reached. Added are
+    labkit's version and source, the profile and the device.
 
-    Not covered: Python and installed packages, files that are no modules, imports by a computed name; in a file
-    of yours also what a program later puts into variables that have no content, such as a logger.
+    Not covered: Python and installed packages, data files, imports by a computed name, and, in files of yours, what a
+    variable without content (a logger, a generator) has come to hold. In a notebook such a variable is refused.
 
     Raises TypeError for what is not a function made by ``def`` or ``lambda`` or uses a variable without content,
     ValueError when the source cannot be read.
@@ -222,6 +222,8 @@ def _part(value: Any, what: str, reached: dict[int, Any], strict: bool) -> Any:
 def _loaded(holder: Any, module: str) -> Iterator[Any]:
     """The functions and constants of a module or class as imported: its file may have been edited since."""
     for key, member in vars(holder).items():
+        if isinstance(member, types.ModuleType):
+            continue
         for part in (member, *(getattr(member, name, None) for name in HOLDERS)):
             if inspect.isfunction(part) and _home(part) == module:
                 yield key, _compiled(part.__code__)

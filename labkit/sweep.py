@@ -293,7 +293,9 @@ def _values(name: str, values: Sequence) -> list:
     if isinstance(values, str | Mapping) or not hasattr(values, "__iter__") or getattr(values, "ndim", 1) != 1:
         raise TypeError(f"the values of {name} must be a list, got {values!r}")
     values = values.tolist() if hasattr(values, "tolist") else list(values)
-    return [value.item() if isinstance(value, np.generic) else value for value in values]
+    values = [value.item() if isinstance(value, np.generic) else value for value in values]
+    # a row of a large tensor would be sent with all of it
+    return [v.detach().clone().requires_grad_(v.requires_grad) if hasattr(v, "untyped_storage") else v for v in values]
 
 
 def _column(name: str, values: list) -> np.ndarray:
