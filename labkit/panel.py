@@ -340,7 +340,8 @@ class Panel(widgets.VBox):
         self._picture = self._sharpening = None
         self._ran, self._challenge_met_at = self._waiting(), None
 
-        self._image = _Picture(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
+        whole = widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px", margin="0")  # no scroll bar
+        self._image = _Picture(format="png", layout=whole)
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
