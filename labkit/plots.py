@@ -119,6 +119,21 @@ def text(ax, key, x, y, words, **style):
     return artist
 
 
+def labels(ax, key, x, y, words, apart=0.1, **style):
+    """A word beside each point (points,), below to the right, or above to the left where the axes end.
+
+    Points nearer than ``apart`` (data units) would have their words over each other: those are left out.
+    """
+    places = np.stack([numbers(x), numbers(y)], axis=-1)
+    gaps = np.linalg.norm(places[:, None] - places, axis=-1) + np.diag(np.full(len(places), np.inf))
+    low, high = ax.get_ylim()
+    for i, (word, (px, py), gap) in enumerate(zip(words, places, gaps.min(0), strict=True)):
+        side = 1 if (py - low) / (high - low) > 0.2 else -1
+        where = px + 0.02 * side * np.ptp(ax.get_xlim()), py - 0.04 * side * (high - low)
+        beside = text(ax, f"{key} {i}", *where, word if gap > apart else "", va="center", **style)
+        beside.set_horizontalalignment("left" if side > 0 else "right")
+
+
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
@@ -135,7 +150,7 @@ def image(ax, key, rgb, extent):
 def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     """Level lines of z (len(y), len(x)), part of the map: drawn anew only when z changed.
 
-    Each is labeled where it crosses the height nearest to label_y (default: the middle).
+    Each is labeled where it crosses the height nearest to label_y (default: the middle), well inside the axes.
     """
     x, y, z, old = numbers(x), numbers(y), numbers(z), _find(ax, key)
     if old is not None:
@@ -149,6 +164,8 @@ def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     spots = []
     for level in levels:
         row, column = np.nonzero((z[:, :-1] < level) != (z[:, 1:] < level))
+        inside = np.abs(x[column] - (x[0] + x[-1]) / 2) < 0.45 * abs(x[-1] - x[0])
+        row, column = row[inside], column[inside]
         if len(row):
             nearest = np.argmin(np.abs(y[row] - label_y))
             spots.append((x[column[nearest]], y[row[nearest]]))

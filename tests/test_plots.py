@@ -102,3 +102,41 @@ def test_style_is_left_behind():
     with plots.style():
         assert mpl.rcParams["axes.titlelocation"] == "left"
     assert dict(mpl.rcParams) == before
+
+
+def test_labels_that_would_cover_each_other_are_left_out():
+    ax = Figure().add_subplot(xlim=(0, 1), ylim=(0, 1))
+    plots.labels(ax, "stop", [0.1, 0.15, 0.8], [0.5, 0.5, 0.1], "abc")
+    assert [text.get_text() for text in ax.texts] == ["", "", "c"]
+    plots.labels(ax, "stop", [0.1, 0.5, 0.8], [0.5, 0.5, 0.1], "abc")
+    assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
+    assert [text.get_position()[1] > y for text, y in zip(ax.texts, (0.5, 0.5, 0.1), strict=True)] == [0, 0, 1]
+
+
+def test_contours_are_labeled_inside_the_axes():
+    ax = Figure().add_subplot(xlim=(0, 1), ylim=(0, 1))
+    x = np.linspace(0, 1, 101)
+    plots.contours(ax, "z", x, x, np.broadcast_to(x, (101, 101)), (0.01, 0.5, 0.99))
+    assert [text.get_text() for text in ax.texts] == ["0.5"]
+
+
+def test_what_is_shown_already_is_left_alone():
+    """The panel draws again what is stale."""
+    ax = Figure().add_subplot(xlim=(0, 1), ylim=(0, 1))
+
+    def draw(x, y, word, color):
+        return plots.line(ax, "line", [0, x], [0, 1]), plots.text(ax, "text", 0.5, y, word, color=color)
+
+    for artist in draw(1, 0.5, "word", "red"):
+        artist.stale = False
+    for change, expected in (
+        ((1, 0.5, "word", "red"), [False, False]),
+        ((2, 0.5, "word", "red"), [True, False]),
+        ((2, 0.6, "word", "red"), [False, True]),
+        ((2, 0.6, "other", "red"), [False, True]),
+        ((2, 0.6, "other", "blue"), [False, True]),
+    ):
+        artists = draw(*change)
+        assert [artist.stale for artist in artists] == expected, change
+        for artist in artists:
+            artist.stale = False

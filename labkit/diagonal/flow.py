@@ -187,7 +187,7 @@ def train(
                     probe = x @ (2 * half_slope * (flow.x_t @ probe))
                 fastest = max(fastest, probe.norm(dim=1).max().item())
             eta = min(target - t, cap / fastest if fastest > 0 else math.inf)
-            if not explicit:
+            if not explicit and fastest > 0:  # else all has arrived
                 eta = min(eta, GROWTH * cap * (t + shortest_time))
             two_s = two_s + 2 * eta * rate if explicit else flow.rosenbrock(two_s, gap, half_slope, eta)
             t = target if eta == target - t else t + eta

@@ -6,6 +6,7 @@ starts afresh. A room adds a table by a small module beside this one, whose ``ro
 seconds of the naive way, promised ratio).
 """
 
+import asyncio
 import contextlib
 import functools
 import hashlib
@@ -132,7 +133,7 @@ def lesson(path, profile, limit):
 
 def panel_rows(name, panel):
     """Compute, draw and encode over a tour of the panel, by kind of control; and a move that makes a new figure."""
-    moves = tour(panel)
+    moves = asyncio.run(tour(panel))
     for answer, times in moves.items():
         total = times.sum(axis=1)
         for part, spent, budget in (
@@ -150,8 +151,11 @@ def panel_rows(name, panel):
             yield Row(f"{name}: against a new figure", f"{ours:.0f} ms", f"{naive:.0f} ms", f"{naive / ours:.1f}x")
 
 
-def tour(panel):
-    """Milliseconds (moves, 3) of compute, draw, encode for each kind of control, at the places that `probe` visits."""
+async def tour(panel):
+    """Milliseconds (moves, 3) of compute, draw, encode for each kind of control, at the places that `probe` visits.
+
+    Asynchronous as a kernel is: with an event loop a panel sends a JPEG first.
+    """
     found = {}
     for target in panel._positions(np.random.default_rng(0), random_positions=12):
         for name, value in target.items():
@@ -184,25 +188,15 @@ def in_browser():
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         address = stack.enter_context(lab.server(ROOT / "lessons", home))
-        chromium = stack.enter_context(lab.browser())
+        chromium = stack.enter_context(lab.free_browser(home))
         for path in notebooks("lessons"):
-            if (control := LIVE_CONTROLS.get(path.name[:2])) is None:
-                continue
-            start = time.perf_counter()
-            notebook = lab.Notebook(chromium, address, path.name)
-            opened = time.perf_counter()
-            notebook.run_all()
-            ran = time.perf_counter()
-            p50, p95 = np.quantile(notebook.panel(0).latencies(control, 60), (0.5, 0.95))
-            notebook.close()
-            yield Row(f"{path.stem[:2]} in JupyterLab: open / run all", f"{opened - start:.1f} / {ran - opened:.1f} s")
-            ours = f"{p50:.0f} / {p95:.0f} ms"
-            yield Row(
-                f"{path.stem[:2]} {control}: keydown -> pixels",
-                ours,
-                target=f"p95 {FRAME_MS} ms",
-                ok=bool(p95 <= FRAME_MS),
-            )
+            if control := LIVE_CONTROLS.get(path.name[:2]):
+                before = slowness()
+                p50, p95 = np.quantile(lab.latencies_alone(chromium, address, path.name, control, 60), (0.5, 0.95))
+                slow = (before + slowness()) / 2
+                ours = f"{p50:.0f} / {p95:.0f} ms at {slow:.2f}x"
+                name = f"{path.stem[:2]} in JupyterLab, {control}: key -> pixels"
+                yield Row(name, ours, target=f"p95 {FRAME_MS} ms at 1x", ok=bool(p95 <= FRAME_MS * slow))
 
 
 def sections():

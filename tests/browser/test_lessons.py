@@ -7,7 +7,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from tests.browser.lab import Notebook
+from tests.browser.lab import VIEW, Notebook
 from tests.calibration import time_factor
 from tests.lessons.run import notebooks
 
@@ -20,7 +20,7 @@ CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
 def lesson(request, browser, server):
     """(number, notebook), run from top to bottom."""
     (path,) = (path for path in notebooks("lessons") if path.name.startswith(request.param))
-    notebook = Notebook(browser, server, path.name)
+    notebook = Notebook(browser.new_context(viewport=VIEW), server, path.name)
     assert notebook.run_all() == []
     if folder := os.environ.get("LABKIT_SCREENSHOTS"):
         take_pictures(notebook, Path(folder), path.stem)
