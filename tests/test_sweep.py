@@ -13,6 +13,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -70,14 +71,8 @@ def test_batched_gives_the_same_table(size):
 @contextmanager
 def dask_cluster():
     distributed = pytest.importorskip("distributed", reason="dask[distributed] is not installed")
-    from dask import config
-
     place = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with (
-        config.set({"distributed.scheduler.allowed-failures": 0}),
-        distributed.LocalCluster(**place) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with distributed.LocalCluster(**place) as cluster, distributed.Client(cluster) as client:
         yield client.get_executor()
 
 
@@ -462,11 +457,37 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
     assert set(calls(tmp_path / "log").values()) == {1} and not list((tmp_path / "cache").rglob("*.claim"))
 
 
-@pytest.mark.parametrize("kind", ["processes", "dask"])
-def test_an_executor_that_dies_keeps_what_is_finished(tmp_path, kind):
+class Losing(Executor):
+    """Loses its worker in the thirteenth call and says so as Dask does: real workers die at any time."""
+
+    def __init__(self):
+        from distributed.scheduler import KilledWorker
+
+        self.calls, self.error = 0, KilledWorker("study", SimpleNamespace(address="tcp://127.0.0.1:0"), 0)
+
+    def submit(self, function, *args):
+        future, self.calls = sweep.Future(), self.calls + 1
+        if self.calls == 13:
+            future.set_exception(self.error)
+        else:
+            future.set_result(function(*args))
+        return future
+
+
+def test_a_cluster_that_loses_a_worker_keeps_what_is_finished(tmp_path):
+    pytest.importorskip("distributed", reason="dask[distributed] is not installed")
+    grid = {"log": [str(tmp_path / "log")], "x": range(16)}
+    with pytest.raises(SweepError, match=r"the executor died \(KilledWorker: .* of 16 rows are .* kept"):
+        run(counted, grid, executor=Losing(), progress=False)
+    assert 12 <= len(finished(tmp_path)) < 16
+    assert run(counted, grid, progress=False)["x"].tolist() == list(range(16))
+    assert set(calls(tmp_path / "log").values()) == {1}
+
+
+def test_an_executor_that_dies_keeps_what_is_finished(tmp_path):
     grid = {"log": [str(tmp_path / "log")], "alive": [str(tmp_path / "alive")], "x": range(16)}
     with (
-        EXECUTORS[kind]() as executor,
+        EXECUTORS["processes"]() as executor,
         pytest.raises(SweepError, match=r"the executor died .* of 16 rows are .* kept"),
     ):
         run(dying, grid, executor=executor, progress=False)
