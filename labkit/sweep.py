@@ -245,7 +245,7 @@ def run(
     axes = _axes(function, grid, seeds)
     columns = {name: _column(name, values) for name, values in axes.items()}
     if size:  # what a function is called with must not depend on which rows share the call
-        if any(_label(value) is not value for values in axes.values() for value in values):
+        if any(value is None or _label(value) is not value for values in axes.values() for value in values):
             raise ValueError("a batched function needs numbers or texts as values of the grid")
         axes = {name: column.tolist() for name, column in columns.items()}
     store = None if cache is False else Cache.open(function, None if cache is True else cache)

@@ -713,6 +713,7 @@ def two(x, seed):
         (two, {"x": [threading.Lock()]}, {"cache": False}, TypeError, "a value of the grid cannot be copied for each"),
         (lambda seed: torch.ones(2).to_sparse(), {}, {}, TypeError, "results must be numbers, texts or arrays"),
         (lambda seed: [[1], [1, 2]], {}, {}, TypeError, "results must be numbers, texts or arrays"),
+        (two, {"x": [None, 1]}, {"batched": True}, ValueError, "a batched function needs numbers or texts"),
         (two, {"x": [FULL]}, {"batched": True}, ValueError, "a batched function needs numbers or texts"),
         (two, {"x": [1]}, {"executor": 4}, TypeError, r"executor must be .*client.get_executor\(\)\), got a int"),
         (two, {"x": [object()]}, {}, TypeError, "the argument x is of type object, which has no content"),
