@@ -44,7 +44,7 @@ class _Rule(NamedTuple):
 
 
 ACCURACY = {"live": _Rule(48, 48, 16, 6.5, 3e-3), "reference": _Rule(96, 96, 32, 7.5, 1e-4)}
-LEGENDRE = {n: np.polynomial.legendre.leggauss(n) for n in (48, 96)}  # nodes in [−1, 1] and weights
+LEGENDRE = {n: np.polynomial.legendre.leggauss(n) / np.array([[2], [1]]) + [[0.5], [0]] for n in (48, 96)}  # on [0, 1]
 
 
 @dataclass(frozen=True)
@@ -365,7 +365,7 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
         sure = near & (ridge.abs() > f1.abs())  # of the sign of F2 on the ridge
         x_low = torch.where(sure & (ridge > 0), x, x_low)
         x_high = torch.where(sure & (ridge < 0), x, x_high)
-        moving = sure | (near & (dx.abs() < 1))
+        moving = sure | (near & (dx.abs() < 2))
         dx = dx.clamp(-4, 4)
         wall = torch.where(dx < 0, x_low, x_high)
         dx = torch.where((wall - x - dx) * dx > 0, dx, (wall - x) / 2)  # not through the wall: half way
@@ -378,32 +378,36 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
         y_low = torch.where(moving, -torch.inf, y_low)  # the bracket was for the old x
         y_high = torch.where(moving, torch.inf, y_high)
 
-        keep = ~done
-        live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var = (
-            v[keep] for v in (live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var)
-        )
-        kinds = kinds.at(keep)
+        if done.any():
+            keep = ~done
+            live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var = (
+                v[keep] for v in (live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var)
+            )
+            kinds = kinds.at(keep)
     return *found, reached
 
 
 def _moments(kinds: _Kinds, x: Tensor, y: Tensor, rule: _Rule) -> tuple[Tensor, ...]:
     """g = E prox′, e = E(β̂ − β*)² at ω² = eˣ, τ = e^y, and ∂g/∂x, ∂g/∂y, ∂e/∂x, ∂e/∂y; all (points,)."""
     at = _quadrature(kinds, (x / 2).exp(), y.exp(), rule.nodes, rule.reach)
-    inverse = (at.stretch + at.b).reciprocal()
+    inverse = (at.stretch + at.b).reciprocal_()
     follow = at.stretch * inverse  # prox′
     lag = at.b * inverse  # 1 − prox′
+    bent = at.beta * inverse
     bt = at.b * at.t
     err = at.beta - at.star
     noise = err + bt  # ωz
-    bent, pull = at.beta * inverse, err * follow
-    weight = at.weight.flatten(1)[:, None]
+    pull = err * follow
 
-    def mean(values: Tensor) -> Tensor:
-        return (weight @ values.flatten(1)[:, :, None])[:, 0, 0]
+    def mean(*factors: Tensor) -> Tensor:
+        product = at.weight
+        for factor in factors:
+            product = product * factor
+        return product.sum((1, 2))
 
-    g_x = mean(lag * bent * noise * inverse) / 2
-    g_y = -mean(lag * (follow + lag * bent * at.t))
-    return mean(follow), mean(err * err), g_x, g_y, mean(pull * noise), -2 * mean(pull * bt)
+    g_y = -mean(lag, torch.addcmul(follow, lag * bent, at.t))
+    g_x = mean(lag, bent, inverse, noise) / 2
+    return mean(follow), mean(err, err), g_x, g_y, mean(pull, noise), -2 * mean(pull, bt)
 
 
 class _Nodes(NamedTuple):
@@ -440,13 +444,14 @@ def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, nodes: int, reach: fl
     star = torch.cat([torch.zeros_like(a0), *[kinds.spike.expand_as(a1)] * 2], 1)[..., None]
 
     node, weight = (torch.as_tensor(v, dtype=a.dtype, device=a.device) for v in LEGENDRE[nodes])
-    t = low + (high - low) * ((1 + node) / 2)
-    grown = a / 2 * t.exp()
-    shrunk = a * a / 4 * grown.reciprocal()
-    beta, stretch, b = grown - shrunk, grown + shrunk, b[..., None]
-    noise = (beta + b * t - star) * (math.sqrt(0.5) / omega[..., None])
-    weight = torch.exp(-noise * noise) * (stretch + b) * weight
-    return _Nodes(weight * (share / weight.sum(-1, keepdim=True)), star, beta, stretch, t, b)
+    t = low + (high - low) * node
+    grown = t.exp().mul_(a / 2)
+    shrunk = grown.reciprocal().mul_(a * a / 4)
+    beta, stretch, b = grown - shrunk, grown.add_(shrunk), b[..., None]
+    z = (b * t).add_(beta).sub_(star).div_(omega[..., None])
+    weight = z.square_().mul_(-0.5).exp_().mul_(stretch + b).mul_(weight)
+    weight.mul_(share / weight.sum(-1, keepdim=True))
+    return _Nodes(weight, star, beta, stretch, t, b)
 
 
 def _require_task(task: TaskPair) -> None:
