@@ -8,7 +8,7 @@ from torch import Tensor
 from labkit.checks.attempt import call, compare, kind, pair, seeded, uniform
 from labkit.checks.verdict import Exercise, NotAttempted, Wrong
 from labkit.diagonal import replica
-from labkit.diagonal.penalty import q, q_prime, regime_name, root_k_finetune
+from labkit.diagonal.penalty import q, q_prime, root_k_finetune
 from labkit.diagonal.tasks import FULL, SUBSET, TaskPair
 
 
@@ -203,7 +203,7 @@ def best(alpha: Tensor) -> tuple[Tensor, list[str]]:
     """The best lam of SUBSET at each alpha (points,), and its regime."""
     lam = torch.cat([alpha.new_tensor([-1]), 2 * torch.logspace(-4, 0, 80, dtype=alpha.dtype, device="cpu") - 1])
     lam = lam[replica.generalization_error(SUBSET, C, lam, GAMMA, alpha[:, None]).error.argmin(-1)]
-    return lam, regime_name(SUBSET.regime_weights(C, lam, GAMMA))
+    return lam, SUBSET.regime_names(C, lam, GAMMA)
 
 
 def coefficients(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -78,7 +78,7 @@ def switch():
     lam = torch.cat([torch.tensor([-1.0]), torch.logspace(-4, 0.301, 80) - 1]).double()
     alpha = torch.arange(0.2, 0.45, 0.005).double()
     best = lam[replica.generalization_error(SUBSET, 1e-3, lam, 0.1, alpha[:, None]).error.argmin(-1)]
-    names = penalty.regime_name(SUBSET.regime_weights(1e-3, best, 0.1))
+    names = SUBSET.regime_names(1e-3, best, 0.1)
     return next(a for a, name in zip(alpha.tolist(), names, strict=True) if name != "IV")
 
 
