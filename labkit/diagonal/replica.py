@@ -192,16 +192,17 @@ def generalization_error(
     seen = (share > NEGLIGIBLE).any(0)
     zeros = int(seen[0].sum())
     share, beta_pt = share[:, seen], beta_pt[:, seen]
+    star = torch.full_like(share[0], task.rho_ft**-0.5)
+    star[:zeros] = 0
     c, lam, gamma, alpha, noise_var, which = (
         value.expand(shape).reshape(-1) for value in (c, lam, gamma, alpha, noise_var, which)
     )
 
     def kinds(points: Tensor) -> _Kinds:
         root_k = root_k_finetune(beta_pt[which[points]], *(value[points, None] for value in (c, lam, gamma)))
-        spike = torch.full_like(c[points, None], task.rho_ft**-0.5)
-        return _Kinds(share[which[points]], root_k.clamp_min(FLOOR) / 2, spike, zeros)
+        return _Kinds(share[which[points]], root_k.clamp_min(FLOOR) / 2, star.expand_as(root_k), zeros)
 
-    found = _solve(kinds, alpha, noise_var, rule)
+    found = _solve(kinds, 2 * len(star) - zeros, alpha, noise_var, rule)
     return _shaped(replace(found, converged=found.converged & converged[which]), shape, dtype)
 
 
@@ -246,25 +247,20 @@ class _Kinds(NamedTuple):
 
     share: Tensor  # (points, kinds), of all coordinates
     half_k: Tensor  # (points, kinds), √k/2
-    spike: Tensor  # (points, 1), the true value of the other kinds
+    star: Tensor  # (points, kinds), β*
     zeros: int
 
-    @property
-    def panels(self) -> int:
-        """Panels of the quadrature: one for a half line, two for a whole one."""
-        return 2 * self.share.shape[1] - self.zeros
-
     def at(self, points: Tensor) -> "_Kinds":
-        return _Kinds(self.share[points], self.half_k[points], self.spike[points], self.zeros)
+        return _Kinds(self.share[points], self.half_k[points], self.star[points], self.zeros)
 
 
 def _before_pretraining(rho: Tensor, c: Tensor) -> _Kinds:
-    root_k = torch.stack([2 * c, 2 * c], 1).clamp_min(FLOOR)
-    return _Kinds(torch.stack([1 - rho, rho], 1), root_k / 2, rho.rsqrt()[:, None], zeros=1)
+    half_k = torch.stack([c, c], 1).clamp_min(FLOOR / 2)
+    return _Kinds(torch.stack([1 - rho, rho], 1), half_k, torch.stack([0 * rho, rho.rsqrt()], 1), zeros=1)
 
 
 def _pretraining(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> Generalization:
-    return _solve(lambda points: _before_pretraining(rho[points], c[points]), alpha, torch.zeros_like(alpha), rule)
+    return _solve(lambda points: _before_pretraining(rho[points], c[points]), 3, alpha, torch.zeros_like(alpha), rule)
 
 
 def _law(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> PretrainingLaw:
@@ -287,8 +283,7 @@ def _after_pretraining(
     rho, scale = torch.full_like(c, task.rho_pt), c[:, None, None]
     if alpha is None:
         before = _before_pretraining(rho, c)
-        star = before.spike * c.new_tensor([0, 1])
-        law = PretrainingLaw(star, star, before.share, torch.ones_like(c, dtype=torch.bool))
+        law = PretrainingLaw(before.star, before.star, before.share, torch.ones_like(c, dtype=torch.bool))
     else:
         law = _law(rho, c, alpha, rule)
     active = torch.where(law.beta_star > 0, task.rho_shared, task.rho_new)  # P(β*_FT ≠ 0 | β*_PT)
@@ -322,16 +317,20 @@ def _gauss(values: Tensor, weight: Tensor, points: int) -> tuple[Tensor, Tensor]
     return value, total * vector[..., 0, :] ** 2
 
 
-def _solve(kinds: Callable[[Tensor], _Kinds], alpha: Tensor, noise_var: Tensor, rule: _Rule) -> Generalization:
-    """The answer for each point of the vectors alpha and noise_var; ``kinds(points)`` are its coordinates."""
+def _solve(
+    kinds: Callable[[Tensor], _Kinds], panels: int, alpha: Tensor, noise_var: Tensor, rule: _Rule
+) -> Generalization:
+    """The answer for each point of the vectors alpha and noise_var.
+
+    ``kinds(points)`` are their coordinates; the quadrature takes one panel for a kind with β* = 0, two for another.
+    """
     error = torch.where(noise_var > 0, noise_var / (alpha - 1), 0)  # least squares; below 1, replaced
     tau, converged = torch.zeros_like(error), torch.ones_like(error, dtype=torch.bool)
     interpolating = (alpha < 1).nonzero().squeeze(1)
     # Having seen 30 MB freed, glibc keeps what is freed later for the next request: no page faults in what follows.
     torch.empty(4_000_000, dtype=torch.float64, device="cpu")
     if len(interpolating):
-        nodes = kinds(interpolating[:1]).panels * rule.nodes
-        for part in interpolating.split(max(1, _chunk(alpha) // nodes)):
+        for part in interpolating.split(max(1, _chunk(alpha) // (panels * rule.nodes))):
             x, y, converged[part] = _fixed_point(kinds(part), alpha[part], noise_var[part], rule)
             error[part] = torch.where(x < RECOVERED, 0, alpha[part] * x.exp() - noise_var[part])
             tau[part] = y.exp()
@@ -350,10 +349,13 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
     in ω, so F1 falls with y at fixed x, and F2, along the ridge F1 = 0, changes its sign once, from + to −. So off the
     ridge only y moves, inside a bracket; near it both move, and x stays inside the bracket of that sign change.
     """
-    energy = (kinds.share[:, kinds.zeros :] * kinds.spike**2).sum(1)
-    x = torch.log((noise_var + (1 - alpha) * energy) / alpha)  # exact for √k → ∞
-    h = 2 * torch.sqrt(kinds.half_k**2 + energy[:, None] + x.exp()[:, None])
-    y = torch.log((kinds.share * h).sum(1) * (1 - alpha) / alpha)
+    # A start: the solution for √k → ∞, with ln τ corrected for how much each kind then shrinks.
+    x = torch.log((noise_var + (1 - alpha) * (kinds.share * kinds.star**2).sum(1)) / alpha)
+    square, follow = kinds.star**2 + x.exp()[:, None], 1.0
+    for _ in range(2):
+        h = 2 * torch.sqrt(kinds.half_k**2 + follow**2 * square)
+        y = torch.log((kinds.share * h).sum(1) * (1 - alpha) / alpha)
+        follow = h / (h + y.exp()[:, None])
     x_low, x_high = torch.full_like(x, -80), torch.full_like(x, 60)
     y_low, y_high = torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf)
 
@@ -408,21 +410,18 @@ def _moments(kinds: _Kinds, x: Tensor, y: Tensor, rule: _Rule) -> tuple[Tensor, 
     inverse = (at.stretch + at.b).reciprocal_()
     follow = at.stretch * inverse  # prox′
     lag = at.b * inverse  # 1 − prox′
-    bent = at.beta * inverse
     bt = at.b * at.t
     err = at.beta - at.star
     noise = err + bt  # ωz
     pull = err * follow
 
-    def mean(*factors: Tensor) -> Tensor:
-        product = at.weight
-        for factor in factors:
-            product = product * factor
-        return product.sum((1, 2))
+    def mean(values: Tensor) -> Tensor:
+        return (at.weight * values).sum((1, 2))
 
-    g_y = -mean(lag, torch.addcmul(follow, lag * bent, at.t))
-    g_x = mean(lag, bent, inverse, noise) / 2
-    return mean(follow), mean(err, err), g_x, g_y, mean(pull, noise), -2 * mean(pull, bt)
+    lag_bent = lag * at.beta * inverse
+    g_x = mean(lag_bent * inverse * noise) / 2
+    g_y = -mean(lag * torch.addcmul(follow, lag_bent, at.t))
+    return mean(follow), mean(err * err), g_x, g_y, mean(pull * noise), -2 * mean(pull * bt)
 
 
 class _Nodes(NamedTuple):
@@ -443,20 +442,19 @@ def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, rule: _Rule) -> _Node
     z = −2.5. Each panel gets its exact share of the Gaussian, so the weights sum to 1 however coarse the rule is.
     """
     omega, b = omega[:, None], tau[:, None] / 2
-    a0, a1 = kinds.half_k[:, : kinds.zeros], kinds.half_k[:, kinds.zeros :]
-    share0, share1 = kinds.share[:, : kinds.zeros], kinds.share[:, kinds.zeros :]
+    spikes = slice(kinds.zeros, None)
+    a1, star1, share1 = kinds.half_k[:, spikes], kinds.star[:, spikes], kinds.share[:, spikes]
     reach = rule.reach * omega
-    cuts = (kinds.spike - reach, (kinds.spike - KNEE * omega).clamp_min(0), kinds.spike + reach)
-    r = torch.cat([reach.expand_as(a0), *(cut.expand_as(a1) for cut in cuts)], 1)
-    ends = _invert(r, torch.cat([a0, a1, a1, a1], 1), b, steps=4)
-    end0, left, knee, right = ends.split([a0.shape[1], *[a1.shape[1]] * 3], 1)
-    z = (a1 * torch.sinh(knee) + b * knee - kinds.spike) / omega  # of the knee used, an upper bound of the one wanted
-    below = share1 * torch.special.ndtr(z)
-    share = torch.cat([share0, below, share1 - below], 1)[..., None]
-    low = torch.cat([torch.zeros_like(a0), left, knee], 1)[..., None]
-    high = torch.cat([end0, knee, right], 1)[..., None]
-    a = torch.cat([a0, a1, a1], 1)[..., None]
-    star = torch.cat([torch.zeros_like(a0), *[kinds.spike.expand_as(a1)] * 2], 1)[..., None]
+    r = torch.cat([kinds.star + reach, (star1 - KNEE * omega).clamp_min(0), star1 - reach], 1)
+    ends = _invert(r, torch.cat([kinds.half_k, a1, a1], 1), b, steps=4)
+    high, knee, low = ends.split([kinds.star.shape[1], a1.shape[1], a1.shape[1]], 1)
+    z = (a1 * torch.sinh(knee) + b * knee - star1) / omega  # of the knee used, an upper bound of the one wanted
+    tail = share1 * torch.special.ndtr(z)
+    # Panels: half lines of the kinds with β* = 0, bulks of the others, tails of the others.
+    share = torch.cat([kinds.share[:, : kinds.zeros], share1 - tail, tail], 1)[..., None]
+    low = torch.cat([torch.zeros_like(high[:, : kinds.zeros]), knee, low], 1)[..., None]
+    high = torch.cat([high, knee], 1)[..., None]
+    a, star = torch.cat([kinds.half_k, a1], 1)[..., None], torch.cat([kinds.star, star1], 1)[..., None]
 
     node, weight = (torch.as_tensor(v, dtype=a.dtype, device=a.device) for v in LEGENDRE[rule.nodes])
     t = low + (high - low) * node

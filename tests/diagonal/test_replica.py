@@ -207,15 +207,12 @@ def test_scale_covariance(generator):
     """(β, √k, σ²) → (sβ, s√k, s²σ²) multiplies ω and τ by s and the error by s²; only `_Kinds` can scale β."""
     share, half_k = uniform(0.1, 1, (6, 4), generator), 10 ** uniform(-4, 1, (6, 4), generator)
     share = share / share.sum(1, keepdim=True)
-    alpha, noise_var, spike = (
-        uniform(0.1, 0.9, 6, generator),
-        vector(0, 0, 0, 0.1, 0.1, 1),
-        uniform(1, 3, (6, 1), generator),
-    )
+    star = torch.cat([torch.zeros(6, 2, dtype=F64), uniform(1, 3, (6, 2), generator)], 1)
+    alpha, noise_var = uniform(0.1, 0.9, 6, generator), vector(0, 0, 0, 0.1, 0.1, 1)
 
     def predict(s):
-        whole = replica._Kinds(share, s * half_k, s * spike, zeros=2)
-        return replica._solve(whole.at, alpha, s**2 * noise_var, replica.ACCURACY["reference"])
+        whole = replica._Kinds(share, s * half_k, s * star, zeros=2)
+        return replica._solve(whole.at, 6, alpha, s**2 * noise_var, replica.ACCURACY["reference"])
 
     one, scaled = predict(1), predict(1000)
     for name, power in (("error", 2), ("omega", 1), ("tau", 1)):
@@ -223,9 +220,8 @@ def test_scale_covariance(generator):
 
 
 def test_slopes_of_the_moments(generator):
-    kinds = replica._Kinds(
-        torch.full((5, 4), 0.25, dtype=F64), 10 ** uniform(-3, 1, (5, 4), generator), vector(2)[None].expand(5, 1), 2
-    )
+    half_k, star = 10 ** uniform(-3, 1, (5, 4), generator), vector(0, 0, 2, 3).expand(5, 4)
+    kinds = replica._Kinds(torch.full_like(half_k, 0.25), half_k, star, zeros=2)
     x, y, rule, step = uniform(-3, 1, 5, generator), uniform(-2, 1, 5, generator), replica.ACCURACY["reference"], 1e-4
     g, e, g_x, g_y, e_x, e_y = replica._moments(kinds, x, y, rule)
     for (dx, dy), slopes in (((step, 0), (g_x, e_x)), ((0, step), (g_y, e_y))):
@@ -235,12 +231,8 @@ def test_slopes_of_the_moments(generator):
 
 
 def test_shapes_broadcast_and_a_batch_is_a_loop():
-    c, lam, alpha, alpha_pt = (
-        vector(1e-4, 0.1)[:, None, None],
-        vector(-1, -0.9, 1)[:, None],
-        vector(0.2, 0.5, 0.9, 1.5),
-        vector(0.2, 0.3, 2, 0.4),
-    )
+    c, lam = vector(1e-4, 0.1)[:, None, None], vector(-1, -0.9, 1)[:, None]
+    alpha, alpha_pt = vector(0.2, 0.5, 0.9, 1.5), vector(0.2, 0.3, 2, 0.4)
     for given in ({}, {"alpha_pt": alpha_pt}, {"alpha_pt": alpha_pt, "noise_var": 0.1}):
         found = generalization_error(PARTIAL, c, lam, 0.1, alpha, **given)
         assert all(v.shape == (2, 3, 4) for v in (found.error, found.omega, found.tau, found.converged))
