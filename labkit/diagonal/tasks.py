@@ -8,12 +8,14 @@ which removes the spread of the counts from averages over seeds.
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from labkit import compute
 from labkit.diagonal.penalty import ell_order, pretraining_dependence, regime_name, regime_weights, root_k_finetune
+from labkit.validate import require_generator, require_whole
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class TaskPair:
     def __post_init__(self) -> None:
         for name in ("rho_pt", "rho_shared", "rho_new"):
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"{name} must be a number, got {value!r}")
             if not 0 <= value <= 1:  # also False for NaN
                 raise ValueError(f"{name} must lie in [0, 1], got {value}")
         if self.rho_pt == 0:
@@ -71,6 +75,8 @@ class TaskPair:
         >>> tuple(on.sum().item() for on in (beta_pt != 0, beta_ft != 0, beta_pt * beta_ft != 0))
         (40, 4, 4)
         """
+        require_whole(1, dim=dim)
+        require_generator(generator)
         n_pt = round(self.rho_pt * dim)
         n_shared, n_new = round(self.rho_shared * n_pt), round(self.rho_new * (dim - n_pt))
         if n_pt == 0 or n_shared + n_new == 0:
@@ -99,7 +105,7 @@ def design(n: int, dim: int, generator: torch.Generator, batch: tuple[int, ...] 
     >>> design(3, 5, compute.generator(0)).shape
     torch.Size([3, 5])
     """
-    if n < 1 or dim < 1:
-        raise ValueError(f"n and dim must be >= 1, got n = {n}, dim = {dim}")
+    require_whole(1, n=n, dim=dim)
+    require_generator(generator)
     x = torch.randn(*batch, n, dim, dtype=torch.float64, generator=generator, device="cpu") / math.sqrt(dim)
     return x.to(compute.device(), compute.dtype())
