@@ -32,7 +32,8 @@ def as_tensors(**named: float | Tensor) -> tuple[Tensor, ...]:
             raise TypeError(f"{name} must be a number or a torch tensor, got {type(value).__name__}")
     for name, value in tensors.items():
         if not value.is_floating_point():
-            raise TypeError(f"{name} must be a floating tensor, got dtype {value.dtype}: use {name}.double()")
+            remedy = "" if value.is_complex() else f": use {name}.double()"
+            raise TypeError(f"{name} must be a floating tensor, got dtype {value.dtype}{remedy}")
     if tensors:
         (first, leader), *others = tensors.items()
         for name, value in others:

@@ -1,18 +1,23 @@
 """`make bench`: what the course promises about time, measured here, against the naive way where there is one.
 
-Every number is from one thread. Leave the computer alone meanwhile: the first line says how quiet it was. A room
-adds a table by a small module beside this one, whose ``rows()`` gives (what, our seconds, seconds of the naive way,
-promised ratio).
+Every number is from one thread. Leave the computer alone meanwhile: the first line says how quiet it was. Stopped, it
+goes on with the section where it was, unless the code has changed; after a run to the end, or with ``--anew``, it
+starts afresh. A room adds a table by a small module beside this one, whose ``rows()`` gives (what, our seconds,
+seconds of the naive way, promised ratio).
 """
 
 import asyncio
 import contextlib
+import functools
+import hashlib
 import io
+import json
 import os
+import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -23,10 +28,12 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from labkit import compute, plots
+from labkit import compute, plots, sweep
+from labkit.cache import home
 from labkit.diagonal.flow import initial_weights, raw_gradient_descent
 from labkit.diagonal.interpolate import min_penalty
 from labkit.panel import BUDGET_MS, COMPUTE_BUDGET_MS, LIVE, RUN
+from tests import report
 from tests.browser import lab
 from tests.browser.test_lessons import FRAME_MS
 from tests.browser.test_lessons import LIVE as LIVE_CONTROLS
@@ -101,14 +108,12 @@ def naive_training(error=1e-3, c=0.1):
         yield Row(f"min_penalty / descent to {error:g}, rate {lr}", f"{1e3 * ours:.1f} ms", naive, ratio)
 
 
-def rooms():
-    """The tables that the modules beside this one add."""
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path != Path(__file__):
-            for name, ours, naive, target in import_module(f"tests.benchmarks.{path.stem}").rows():
-                ratio = naive / ours
-                times = f"{1e3 * ours:.3g} ms", f"{1e3 * naive:.3g} ms", f"{ratio:.1f}x"
-                yield Row(name, *times, f"{target:g}x", ratio >= target)
+def room(name):
+    """The table that a module beside this one adds."""
+    for what, ours, naive, target in import_module(f"tests.benchmarks.{name}").rows():
+        ratio = naive / ours
+        times = f"{1e3 * ours:.3g} ms", f"{1e3 * naive:.3g} ms", f"{ratio:.1f}x"
+        yield Row(what, *times, f"{target:g}x", ratio >= target)
 
 
 def imports():
@@ -117,16 +122,13 @@ def imports():
         yield Row(f"{label} beyond torch", f"{spent:.3f} s", target=f"{LIMIT_SECONDS:g} s", ok=spent <= LIMIT_SECONDS)
 
 
-def lessons():
-    for profile, limit in (("quick", 30), ("standard", 120)):
-        for path in notebooks("solutions"):
-            with contextlib.redirect_stdout(io.StringIO()):
-                run = run_notebook(path, strict=True, profile=profile)
-            ok = run.seconds <= limit
-            yield Row(f"{path.stem}, {profile}", f"{run.seconds:.1f} s", target=f"{limit} s", ok=ok)
-            if profile == "quick":
-                for number, panel in enumerate(run.panels, 1):
-                    yield from panel_rows(f"{path.stem[:2]} panel {number}", panel)
+def lesson(path, profile, limit):
+    with contextlib.redirect_stdout(io.StringIO()):
+        run = run_notebook(path, strict=True, profile=profile)
+    yield Row(f"{path.stem}, {profile}", f"{run.seconds:.1f} s", target=f"{limit} s", ok=run.seconds <= limit)
+    if profile == "quick":
+        for number, panel in enumerate(run.panels, 1):
+            yield from panel_rows(f"{path.stem[:2]} panel {number}", panel)
 
 
 def panel_rows(name, panel):
@@ -197,19 +199,52 @@ def in_browser():
                 yield Row(name, ours, target=f"p95 {FRAME_MS} ms at 1x", ok=bool(p95 <= FRAME_MS * slow))
 
 
-def main():
+def sections():
+    """What is measured, in order: name -> a function that gives its rows."""
+    beside = sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path != Path(__file__))
+    found = {"solver": solver, "batches": batches, "naive training": naive_training}
+    found |= {f"room {name}": functools.partial(room, name) for name in beside} | {"imports": imports}
+    for profile, limit in (("quick", 30), ("standard", 120)):
+        for path in notebooks("solutions"):
+            found[f"{path.stem}, {profile}"] = functools.partial(lesson, path, profile, limit)
+    return found | {"browser": in_browser}
+
+
+def measured(section, code, seed):
+    """The rows of a section, as text for the cache of the sweep; ``code`` is what they are of."""
+    return json.dumps([asdict(row) for row in sections()[section]()])
+
+
+def version():
+    """A checksum of all code and all lessons."""
+    files = (path for folder in ("labkit", "tests", "solutions", "lessons") for path in (ROOT / folder).rglob("*.*"))
+    texts = (path.read_bytes() for path in sorted(files) if path.suffix in (".py", ".ipynb"))
+    return hashlib.sha256(b"".join(texts)).hexdigest()
+
+
+def rows(folder):
+    """All rows; those that are in the folder are not measured again."""
+    for section in sections():
+        found = sweep.run(measured, {"section": [section], "code": [version()]}, cache=folder, progress=False)
+        yield from (Row(**row) for row in json.loads(str(found["value"][0])))
+
+
+def main(arguments):
+    if set(arguments) - {"--anew"}:
+        print(f"the only option is --anew, got {' '.join(arguments)}", file=sys.stderr)
+        return 2
+    folder = home() / "bench"
+    if arguments:
+        shutil.rmtree(folder, ignore_errors=True)
     torch.set_num_threads(1)
-    print(f"This core now: {slowness():.2f} x the time of the reference core. Times are medians, or p50 / p95 / max.\n")
-    print(Row("what", "ours", "naive", "ratio", "promised"))
-    rows = []
-    for section in (solver, batches, naive_training, rooms, imports, lessons, in_browser):
-        for row in section():
-            print(row, flush=True)
-            rows.append(row)
-    judged = [row.ok for row in rows if row.ok is not None]
+    print(f"This core now: {slowness():.2f} x the time of the reference core.")
+    print("Times are medians or the least of several, or p50 / p95 / max.\n")
+    judged = [row.ok for row in report.show(Row("what", "ours", "naive", "ratio", "promised"), rows(folder))]
+    judged = [ok for ok in judged if ok is not None]
     print(f"\n{sum(judged)} of {len(judged)} promises kept.")
-    return 0
+    shutil.rmtree(folder, ignore_errors=True)  # the next run measures anew
+    return int(not all(judged))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report.run(main))
