@@ -9,7 +9,6 @@ Data model and question: Anguita et al. 2026, arXiv 2602.20062. The equations ar
 state evolution of message passing, for a convex penalty) and checked against simulation; so are the algorithms.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -44,7 +43,7 @@ class _Rule(NamedTuple):
 
 
 ACCURACY = {"live": _Rule(48, 48, 16, 6.5, 3e-3), "reference": _Rule(96, 96, 32, 7.5, 1e-4)}
-LEGENDRE = {n: np.polynomial.legendre.leggauss(n) for n in (48, 96)}  # nodes in [−1, 1] and weights
+LEGENDRE = {n: np.polynomial.legendre.leggauss(n) / np.array([[2], [1]]) + [[0.5], [0]] for n in (48, 96)}  # on [0, 1]
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ def prox(r: float | Tensor, root_k: float | Tensor, tau: float | Tensor) -> Tens
     Numbers or tensors that broadcast: r finite, root_k > 0, tau ≥ 0; ValueError otherwise.
 
     >>> prox(torch.tensor([-0.1, 0.1, 2.0]), root_k=1e-6, tau=0.1)
-    tensor([-1.3501e-05,  1.3501e-05,  1.2232e+00])
+    tensor([-1.8134e-06,  1.8134e-06,  1.2296e+00])
     """
     t, a, _ = _scalar_problem(r, root_k, tau)
     return a * torch.sinh(t)
@@ -110,7 +109,7 @@ def prox_prime(r: float | Tensor, root_k: float | Tensor, tau: float | Tensor) -
     Arguments, errors and derivatives as for ``prox``.
 
     >>> prox_prime(torch.tensor([-0.1, 0.1, 2.0]), root_k=1e-6, tau=0.1)
-    tensor([2.7080e-04, 2.7080e-04, 9.6072e-01])
+    tensor([3.7619e-05, 3.7619e-05, 9.6092e-01])
     """
     t, a, b = _scalar_problem(r, root_k, tau)
     stretch = a * torch.cosh(t)
@@ -173,7 +172,7 @@ def generalization_error(
     >>> from labkit.diagonal.tasks import SUBSET
     >>> lam = torch.tensor([1.0, -0.95, -1.0])
     >>> generalization_error(SUBSET, c=1e-3, lam=lam, gamma=0.1, alpha_ft=0.2).error
-    tensor([0.4730, 0.2212, 0.3839])
+    tensor([0.4726, 0.2215, 0.3843])
     """
     _require_task(task)
     rule = _rule(accuracy)
@@ -220,7 +219,7 @@ def pretraining_error(
     alpha_pt > 0; ValueError otherwise. λ does not enter: it acts only through re-initialization.
 
     >>> pretraining_error(0.1, c=1e-3, alpha_pt=torch.tensor([0.2, 0.3, 0.5])).error
-    tensor([...])
+    tensor([0.7856, 0.5059, 0.0054])
     """
     rule = _rule(accuracy)
     dtype, shape, values = _admit(rho_pt=rho_pt, c=c, alpha_pt=alpha_pt)
@@ -239,7 +238,7 @@ def pretraining_law(
 
     >>> law = pretraining_law(0.1, c=1e-3, alpha_pt=0.3)
     >>> (law.weight * (law.beta_pt - law.beta_star) ** 2).sum()
-    tensor(...)
+    tensor(0.5059, dtype=torch.float64)
     """
     rule = _rule(accuracy)
     dtype, shape, values = _admit(rho_pt=rho_pt, c=c, alpha_pt=alpha_pt)
@@ -361,11 +360,11 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
         if done.all():
             break
 
-        near = f1.abs() <= 1
+        near = (f1 / a12).abs() <= 1  # of y from the ridge
         sure = near & (ridge.abs() > f1.abs())  # of the sign of F2 on the ridge
         x_low = torch.where(sure & (ridge > 0), x, x_low)
         x_high = torch.where(sure & (ridge < 0), x, x_high)
-        moving = sure | (near & (dx.abs() < 1))
+        moving = sure | (near & (dx.abs() < 2))
         dx = dx.clamp(-4, 4)
         wall = torch.where(dx < 0, x_low, x_high)
         dx = torch.where((wall - x - dx) * dx > 0, dx, (wall - x) / 2)  # not through the wall: half way
@@ -378,32 +377,36 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
         y_low = torch.where(moving, -torch.inf, y_low)  # the bracket was for the old x
         y_high = torch.where(moving, torch.inf, y_high)
 
-        keep = ~done
-        live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var = (
-            v[keep] for v in (live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var)
-        )
-        kinds = kinds.at(keep)
+        if done.any():
+            keep = ~done
+            live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var = (
+                v[keep] for v in (live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var)
+            )
+            kinds = kinds.at(keep)
     return *found, reached
 
 
 def _moments(kinds: _Kinds, x: Tensor, y: Tensor, rule: _Rule) -> tuple[Tensor, ...]:
     """g = E prox′, e = E(β̂ − β*)² at ω² = eˣ, τ = e^y, and ∂g/∂x, ∂g/∂y, ∂e/∂x, ∂e/∂y; all (points,)."""
     at = _quadrature(kinds, (x / 2).exp(), y.exp(), rule.nodes, rule.reach)
-    inverse = (at.stretch + at.b).reciprocal()
+    inverse = (at.stretch + at.b).reciprocal_()
     follow = at.stretch * inverse  # prox′
     lag = at.b * inverse  # 1 − prox′
+    bent = at.beta * inverse
     bt = at.b * at.t
     err = at.beta - at.star
     noise = err + bt  # ωz
-    bent, pull = at.beta * inverse, err * follow
-    weight = at.weight.flatten(1)[:, None]
+    pull = err * follow
 
-    def mean(values: Tensor) -> Tensor:
-        return (weight @ values.flatten(1)[:, :, None])[:, 0, 0]
+    def mean(*factors: Tensor) -> Tensor:
+        product = at.weight
+        for factor in factors:
+            product = product * factor
+        return product.sum((1, 2))
 
-    g_x = mean(lag * bent * noise * inverse) / 2
-    g_y = -mean(lag * (follow + lag * bent * at.t))
-    return mean(follow), mean(err * err), g_x, g_y, mean(pull * noise), -2 * mean(pull * bt)
+    g_y = -mean(lag, torch.addcmul(follow, lag * bent, at.t))
+    g_x = mean(lag, bent, inverse, noise) / 2
+    return mean(follow), mean(err, err), g_x, g_y, mean(pull, noise), -2 * mean(pull, bt)
 
 
 class _Nodes(NamedTuple):
@@ -440,13 +443,14 @@ def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, nodes: int, reach: fl
     star = torch.cat([torch.zeros_like(a0), *[kinds.spike.expand_as(a1)] * 2], 1)[..., None]
 
     node, weight = (torch.as_tensor(v, dtype=a.dtype, device=a.device) for v in LEGENDRE[nodes])
-    t = low + (high - low) * ((1 + node) / 2)
-    grown = a / 2 * t.exp()
-    shrunk = a * a / 4 * grown.reciprocal()
-    beta, stretch, b = grown - shrunk, grown + shrunk, b[..., None]
-    noise = (beta + b * t - star) * (math.sqrt(0.5) / omega[..., None])
-    weight = torch.exp(-noise * noise) * (stretch + b) * weight
-    return _Nodes(weight * (share / weight.sum(-1, keepdim=True)), star, beta, stretch, t, b)
+    t = low + (high - low) * node
+    grown = t.exp().mul_(a / 2)
+    shrunk = grown.reciprocal().mul_(a * a / 4)
+    beta, stretch, b = grown - shrunk, grown.add_(shrunk), b[..., None]
+    z = (b * t).add_(beta).sub_(star).div_(omega[..., None])
+    weight = z.square_().mul_(-0.5).exp_().mul_(stretch + b).mul_(weight)
+    weight.mul_(share / weight.sum(-1, keepdim=True))
+    return _Nodes(weight, star, beta, stretch, t, b)
 
 
 def _require_task(task: TaskPair) -> None:
@@ -511,33 +515,46 @@ def simulate(
         dim ≥ 1: features; trials ≥ 2, because a standard error needs two
 
     Raises ValueError for arguments out of range; TypeError when task is no TaskPair.
+
+    >>> from labkit.diagonal.tasks import SUBSET
+    >>> lam = torch.tensor([1.0, -0.95, -1.0])
+    >>> run = simulate(SUBSET, 1e-3, lam, 0.1, 0.2, dim=200, trials=8, generator=compute.generator(0))
+    >>> run.mean, run.standard_error
+    (tensor([0.5367, 0.3324, 0.4517]), tensor([0.0349, 0.0742, 0.0927]))
     """
     _require_task(task)
-    given = {"c": c, "lam": lam, "gamma": gamma, "alpha_ft": alpha_ft, "noise_var": noise_var}
+    for name, value, least in (("dim", dim, 1), ("trials", trials, 2)):
+        if not value >= least or value != int(value):
+            reason = ", for a standard error" if name == "trials" else ""
+            raise ValueError(f"{name} must be a whole number >= {least}{reason}, got {value}")
+    given = {"c": c, "lam": lam, "gamma": gamma, "noise_var": noise_var, "alpha_ft": alpha_ft}
     given |= {} if alpha_pt is None else {"alpha_pt": alpha_pt}
-    if any(isinstance(given.get(name), Tensor) and given[name].dim() for name in ("alpha_ft", "alpha_pt")):
-        raise ValueError("alpha_ft and alpha_pt must be single numbers (n = alpha·dim rows), got a tensor with axes")
-    dtype, shape, (c, lam, gamma, alpha_ft, noise_var, *rest) = _admit(**given)
+    dtype, shape, (c, lam, gamma, noise_var, *alphas) = _admit(**given)
     root_k_finetune(0.0, c, lam, gamma)  # refuses the saddle
-    n_ft, n_pt = (round(float(alpha) * dim) for alpha in (alpha_ft, rest[0] if rest else 1))
-    if min(n_ft, n_pt) < 1:
-        raise ValueError(f"dim must be large enough for one sample, got {dim} for {n_ft} and {n_pt} samples")
-    if trials < 2:
-        raise ValueError(f"trials must be >= 2, for a standard error, got {trials}")
+    samples = []
+    for name, alpha in zip(("alpha_ft", "alpha_pt"), alphas, strict=False):
+        if alpha.dim():
+            raise ValueError(f"{name} must be one number, got shape {tuple(alpha.shape)}")
+        samples.append(round(float(alpha) * dim))
+        if samples[-1] < 1:
+            raise ValueError(f"{name} must be at least one sample of dim = {dim}, got {float(alpha):g}")
+    n_ft, n_pt = (*samples, dim)[:2]
     c, lam, gamma, sigma = (value[..., None, None] for value in (c, lam, gamma, noise_var.sqrt()))
 
     found = []
-    for part in torch.arange(trials).split(max(1, DRAWN // dim**2)):
-        seeds = torch.randint(2**62, (4,), generator=generator).tolist()  # no draw depends on the size of another
+    size = max(1, DRAWN // dim**2)
+    for first in range(0, trials, size):
+        count = min(size, trials - first)
+        seeds = torch.randint(2**62, (4,), generator=generator, device="cpu").tolist()  # no draw shifts another
         for_task, for_pt, for_ft, for_noise = (compute.generator(seed) for seed in seeds)
-        star_pt, star_ft = (beta.to(c) for beta in task.sample(dim, for_task, batch=(len(part),)))  # (trials, dim)
+        star_pt, star_ft = (beta.to(c) for beta in task.sample(dim, for_task, batch=(count,)))  # (trials, dim)
         beta_pt, well = star_pt, torch.ones_like(star_pt[:, 0], dtype=torch.bool)
         if n_pt < dim:
-            x = _rows(n_pt, dim, len(part), for_pt).to(c)
+            x = _rows(n_pt, dim, count, for_pt).to(c)
             pretrained = min_penalty(x, (x @ star_pt[..., None])[..., 0], 2 * c)
             beta_pt, well = pretrained.beta, pretrained.converged
-        x = _rows(n_ft, dim, len(part), for_ft).to(c)
-        noise = _rows(n_ft, 1, len(part), for_noise).to(c)[..., 0]
+        x = _rows(n_ft, dim, count, for_ft).to(c)
+        noise = _rows(n_ft, 1, count, for_noise).to(c)[..., 0]
         y = (x @ star_ft[..., None])[..., 0] + sigma * noise
         if n_ft <= dim:
             finetuned = min_penalty(x, y, root_k_finetune(beta_pt, c, lam, gamma))
@@ -546,7 +563,7 @@ def simulate(
             q, r = torch.linalg.qr(x)
             beta_ft = torch.linalg.solve_triangular(r, q.mT @ y[..., None], upper=True)[..., 0]
         error = ((beta_ft - star_ft) ** 2).mean(-1).to(dtype)
-        found.append([value.expand(*shape, len(part)) for value in (error, well)])
+        found.append([value.expand(*shape, count) for value in (error, well)])
     return Simulation(*(torch.cat(parts, -1) for parts in zip(*found, strict=True)))
 
 
