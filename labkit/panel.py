@@ -554,6 +554,7 @@ class Panel(widgets.VBox):
         total, compute = {}, {}
         open_before = _open_figures()
         self.reset()
+        self._frame()  # without refinement
         first = self._picture.tobytes()
         challenge_met = self._challenge_met_at is not None
         if self.challenge and challenge_met:

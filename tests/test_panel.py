@@ -187,6 +187,7 @@ def test_refinement_comes_when_all_is_quiet_and_goes_when_something_moves():
 def test_a_saved_panel_is_refined_and_an_error_on_the_way_is_shown_and_raised():
     panel = refined()
     assert panel._repr_mimebundle_()["text/plain"] == "3 waves, 3 dots"
+    assert panel.probe(time_factor=9).moves  # not confused by what was refined before
 
     def failing(values, result):
         yield result | {"dots": 1}

@@ -10,7 +10,7 @@ state evolution of message passing, for a convex penalty) and checked against si
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -36,18 +36,17 @@ class _Rule(NamedTuple):
     """How finely to integrate, how exactly to solve."""
 
     nodes: int  # of each panel
-    pt_nodes: int  # of each panel, for the law of pretraining
-    kinds: int  # to which that law is then condensed
+    kinds: int  # that stand for the law of pretraining
     reach: float  # integrals run over |z| ≤ reach
     tolerance: float  # of the last step of ln ω² and ln τ; what is left after it is of the order of its square
 
 
-ACCURACY = {"live": _Rule(48, 48, 16, 6.5, 3e-3), "reference": _Rule(96, 96, 32, 7.5, 1e-4)}
+ACCURACY = {"live": _Rule(48, 16, 6.5, 3e-3), "reference": _Rule(96, 32, 7.5, 1e-4)}
 LEGENDRE = {n: np.polynomial.legendre.leggauss(n) / np.array([[2], [1]]) + [[0.5], [0]] for n in (48, 96)}  # on [0, 1]
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Generalization:
     """What theory says, each of the common shape of the arguments."""
 
     error: Tensor  # E(β̂ − β*)², the zero predictor has 1
@@ -134,7 +133,8 @@ def _invert(r: Tensor, a: Tensor, b: Tensor, steps: int) -> Tensor:
     size = r.abs()
     t = torch.minimum(size / (a + b), torch.asinh(size / a))
     for _ in range(steps):
-        t = t - (a * torch.sinh(t) + b * t - size) / (a * torch.cosh(t) + b)
+        gap = torch.addcmul(b * t - size, a, torch.sinh(t))
+        t = torch.addcdiv(t, gap, torch.addcmul(b, a, torch.cosh(t)), value=-1)
     return torch.copysign(t, r)
 
 
@@ -148,7 +148,7 @@ def generalization_error(
     alpha_pt: float | Tensor | None = None,
     noise_var: float | Tensor = 0.0,
     accuracy: str = "live",
-) -> Prediction:
+) -> Generalization:
     """Error of fine-tuning on alpha_ft·dim samples after pretraining on alpha_pt·dim, for dim → ∞.
 
     With r = β* + ωz, z ~ N(0, 1) independent of (β*, √k), β̂ = prox(r, √k, τ), the two equations are
@@ -163,7 +163,7 @@ def generalization_error(
         alpha_ft > 0: samples of fine-tuning / dim
         alpha_pt > 0: samples of pretraining / dim, without noise; None or ≥ 1 means learned perfectly
         noise_var ≥ 0: σ², variance of the noise on the labels of fine-tuning
-        accuracy: "live", relative error of the result ≤ 1e-3, or "reference", ≤ 1e-6
+        accuracy: "live", relative error of the result ≤ 1e-3, or "reference", ≤ 1e-6 (for α ≤ 0.99 or ≥ 1)
 
     A point that did not converge is not an error: ``converged`` says so. Computed in float64 where the device has it;
     not differentiable. Raises ValueError for arguments out of range, for shapes that do not broadcast and for λ = −1
@@ -183,18 +183,15 @@ def generalization_error(
     root_k_finetune(0.0, c, lam, gamma)  # refuses the saddle
 
     # Pretraining is solved once for what it depends on; `which` says which of its solutions a point uses.
-    c_pt, *alpha_pt = (value.reshape(-1) for value in torch.broadcast_tensors(c, *rest))
-    which = torch.arange(len(c_pt), device=c.device).reshape(torch.broadcast_shapes(c.shape, *(v.shape for v in rest)))
-    law = _law(torch.full_like(c_pt, task.rho_pt), c_pt, *alpha_pt, rule=rule)
-    active = torch.where(law.beta_star > 0, task.rho_shared, task.rho_new)  # P(β*_FT ≠ 0 | β*_PT)
-    share = torch.stack([law.weight * (1 - active), law.weight * active], 1)  # (pretrainings, 2, points)
-    beta_pt = law.beta_pt[:, None].expand_as(share)
-    if alpha_pt:  # many points: all that √k needs of them, as a smooth function of asinh(β̂/c), is in a few
-        node, share = _gauss(torch.asinh(beta_pt.abs() / c_pt[:, None, None]), share, rule.kinds)
-        beta_pt = c_pt[:, None, None] * torch.sinh(node)
-    seen = (share > NEGLIGIBLE).any(0).flatten()
-    zeros = int(seen[: share.shape[2]].sum())
-    share, beta_pt = share.flatten(1)[:, seen], beta_pt.flatten(1)[:, seen]
+    pretrained = torch.broadcast_tensors(c, *rest)
+    which = torch.arange(pretrained[0].numel(), device=c.device).reshape(pretrained[0].shape)
+    size = max(1, _chunk(c) // (12 * rule.nodes * rule.kinds))
+    parts = zip(*(value.reshape(-1).split(size) for value in pretrained), strict=True)
+    found = zip(*(_after_pretraining(task, *part, rule=rule) for part in parts), strict=True)
+    share, beta_pt, converged = (torch.cat(values) for values in found)  # (pretrainings, 2, kinds)
+    seen = (share > NEGLIGIBLE).any(0)
+    zeros = int(seen[0].sum())
+    share, beta_pt = share[:, seen], beta_pt[:, seen]
     c, lam, gamma, alpha, noise_var, which = (
         value.expand(shape).reshape(-1) for value in (c, lam, gamma, alpha, noise_var, which)
     )
@@ -204,15 +201,14 @@ def generalization_error(
         spike = torch.full_like(c[points, None], task.rho_ft**-0.5)
         return _Kinds(share[which[points]], root_k.clamp_min(FLOOR) / 2, spike, zeros)
 
-    found = _predict(kinds, alpha, noise_var, rule)
-    converged = found.converged & law.converged[which]
-    return _shaped(Prediction(found.error, found.omega, found.tau, converged), shape, dtype)
+    found = _solve(kinds, alpha, noise_var, rule)
+    return _shaped(replace(found, converged=found.converged & converged[which]), shape, dtype)
 
 
 @torch.no_grad()
 def pretraining_error(
     rho_pt: float | Tensor, c: float | Tensor, alpha_pt: float | Tensor, accuracy: str = "live"
-) -> Prediction:
+) -> Generalization:
     """Error of pretraining itself: √k = 2c for all coordinates, a share rho_pt of them is 1/√ρ_PT, no noise.
 
     The same two equations, for two kinds of coordinates. Numbers or tensors that broadcast: rho_pt in (0, 1], c > 0,
@@ -242,7 +238,7 @@ def pretraining_law(
     """
     rule = _rule(accuracy)
     dtype, shape, values = _admit(rho_pt=rho_pt, c=c, alpha_pt=alpha_pt)
-    return _shaped(_law(*(value.expand(shape).reshape(-1) for value in values), rule=rule), shape, dtype)
+    return _shaped(_law(*(value.expand(shape).reshape(-1) for value in values), rule), shape, dtype)
 
 
 class _Kinds(NamedTuple):
@@ -262,29 +258,46 @@ class _Kinds(NamedTuple):
         return _Kinds(self.share[points], self.half_k[points], self.spike[points], self.zeros)
 
 
-def _pretraining(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> Prediction:
-    return _predict(lambda points: _pretraining_kinds(rho[points], c[points]), alpha, torch.zeros_like(alpha), rule)
+def _before_pretraining(rho: Tensor, c: Tensor) -> _Kinds:
+    root_k = torch.stack([2 * c, 2 * c], 1).clamp_min(FLOOR)
+    return _Kinds(torch.stack([1 - rho, rho], 1), root_k / 2, rho.rsqrt()[:, None], zeros=1)
 
 
-def _pretraining_kinds(rho: Tensor, c: Tensor) -> _Kinds:
-    return _Kinds(
-        torch.stack([1 - rho, rho], 1), torch.stack([c, c], 1).clamp_min(FLOOR / 2), rho.rsqrt()[:, None], zeros=1
-    )
+def _pretraining(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> Generalization:
+    return _solve(lambda points: _before_pretraining(rho[points], c[points]), alpha, torch.zeros_like(alpha), rule)
 
 
-def _law(rho: Tensor, c: Tensor, alpha: Tensor | None = None, *, rule: _Rule) -> PretrainingLaw:
-    """``pretraining_law`` for vectors; without alpha it is that of perfect pretraining, in two points."""
-    kinds = _pretraining_kinds(rho, c)
-    if alpha is None:
-        exact = torch.cat([torch.zeros_like(kinds.spike), kinds.spike], 1)
-        return PretrainingLaw(exact, exact, kinds.share, torch.ones_like(rho, dtype=torch.bool))
+def _law(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> PretrainingLaw:
     found = _pretraining(rho, c, alpha, rule)
     exact = found.omega == 0
-    at = _quadrature(kinds, torch.where(exact, 1, found.omega), found.tau, rule.pt_nodes, rule.reach)
+    at = _quadrature(_before_pretraining(rho, c), torch.where(exact, 1, found.omega), found.tau, rule)
     star = at.star.expand_as(at.beta).flatten(1)
-    return PretrainingLaw(
-        star, torch.where(exact[:, None], star, at.beta.flatten(1)), at.weight.flatten(1), found.converged
-    )
+    beta = torch.where(exact[:, None], star, at.beta.flatten(1))
+    return PretrainingLaw(star, beta, at.weight.flatten(1), found.converged)
+
+
+def _after_pretraining(
+    task: TaskPair, c: Tensor, alpha: Tensor | None = None, *, rule: _Rule
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Shares of the coordinates by β̂_PT, those with β*_FT = 0 and the others, and β̂_PT, each (points, 2, kinds).
+
+    Perfect pretraining (no alpha) leaves two values of β̂_PT. Else there are many, of which √k is a smooth function of
+    asinh(β̂_PT/c): the few of a Gauss rule stand for all of them.
+    """
+    rho, scale = torch.full_like(c, task.rho_pt), c[:, None, None]
+    if alpha is None:
+        before = _before_pretraining(rho, c)
+        star = before.spike * c.new_tensor([0, 1])
+        law = PretrainingLaw(star, star, before.share, torch.ones_like(c, dtype=torch.bool))
+    else:
+        law = _law(rho, c, alpha, rule)
+    active = torch.where(law.beta_star > 0, task.rho_shared, task.rho_new)  # P(β*_FT ≠ 0 | β*_PT)
+    share = torch.stack([law.weight * (1 - active), law.weight * active], 1)
+    beta_pt = law.beta_pt[:, None].expand_as(share)
+    if alpha is not None:
+        node, share = _gauss(torch.asinh(beta_pt.abs() / scale), share, rule.kinds)
+        beta_pt = scale * torch.sinh(node)
+    return share, beta_pt, law.converged
 
 
 def _gauss(values: Tensor, weight: Tensor, points: int) -> tuple[Tensor, Tensor]:
@@ -309,21 +322,24 @@ def _gauss(values: Tensor, weight: Tensor, points: int) -> tuple[Tensor, Tensor]
     return value, total * vector[..., 0, :] ** 2
 
 
-def _predict(kinds: Callable[[Tensor], _Kinds], alpha: Tensor, noise_var: Tensor, rule: _Rule) -> Prediction:
-    """The prediction for each point of the vectors alpha and noise_var; ``kinds(points)`` are its coordinates."""
+def _solve(kinds: Callable[[Tensor], _Kinds], alpha: Tensor, noise_var: Tensor, rule: _Rule) -> Generalization:
+    """The answer for each point of the vectors alpha and noise_var; ``kinds(points)`` are its coordinates."""
     error = torch.where(noise_var > 0, noise_var / (alpha - 1), 0)  # least squares; below 1, replaced
     tau, converged = torch.zeros_like(error), torch.ones_like(error, dtype=torch.bool)
     interpolating = (alpha < 1).nonzero().squeeze(1)
-    torch.empty(
-        4_000_000, dtype=torch.float64
-    )  # taught by this, glibc keeps freed memory: no page faults in what follows
+    # Having seen 30 MB freed, glibc keeps what is freed later for the next request: no page faults in what follows.
+    torch.empty(4_000_000, dtype=torch.float64, device="cpu")
     if len(interpolating):
         nodes = kinds(interpolating[:1]).panels * rule.nodes
-        for part in interpolating.split(max(1, CHUNK.get(alpha.device.type, CHUNK["cuda"]) // nodes)):
+        for part in interpolating.split(max(1, _chunk(alpha) // nodes)):
             x, y, converged[part] = _fixed_point(kinds(part), alpha[part], noise_var[part], rule)
             error[part] = torch.where(x < RECOVERED, 0, alpha[part] * x.exp() - noise_var[part])
             tau[part] = y.exp()
-    return Prediction(error, ((noise_var + error) / alpha).sqrt(), tau, converged)
+    return Generalization(error, ((noise_var + error) / alpha).sqrt(), tau, converged)
+
+
+def _chunk(like: Tensor) -> int:
+    return CHUNK.get(like.device.type, CHUNK["cuda"])
 
 
 def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -> tuple[Tensor, Tensor, Tensor]:
@@ -379,16 +395,16 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
 
         if done.any():
             keep = ~done
-            live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var = (
-                v[keep] for v in (live, x, y, x_low, x_high, y_low, y_high, alpha, noise_var)
-            )
-            kinds = kinds.at(keep)
+            live, kinds = live[keep], kinds.at(keep)
+            x, y, x_low, x_high, y_low, y_high, alpha, noise_var = torch.stack(
+                [x, y, x_low, x_high, y_low, y_high, alpha, noise_var]
+            )[:, keep]
     return *found, reached
 
 
 def _moments(kinds: _Kinds, x: Tensor, y: Tensor, rule: _Rule) -> tuple[Tensor, ...]:
     """g = E prox′, e = E(β̂ − β*)² at ω² = eˣ, τ = e^y, and ∂g/∂x, ∂g/∂y, ∂e/∂x, ∂e/∂y; all (points,)."""
-    at = _quadrature(kinds, (x / 2).exp(), y.exp(), rule.nodes, rule.reach)
+    at = _quadrature(kinds, (x / 2).exp(), y.exp(), rule)
     inverse = (at.stretch + at.b).reciprocal_()
     follow = at.stretch * inverse  # prox′
     lag = at.b * inverse  # 1 − prox′
@@ -420,7 +436,7 @@ class _Nodes(NamedTuple):
     b: Tensor
 
 
-def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, nodes: int, reach: float) -> _Nodes:
+def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, rule: _Rule) -> _Nodes:
     """Gauss–Legendre in t in place of z: z = (A·sinh t + B·t − β*)/ω is smooth in t, while β̂(z) has a kink for √k → 0.
 
     Where the noise is small against β* its bulk is narrow in t and its tail long (up to t = −60): two panels, cut at
@@ -429,20 +445,20 @@ def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, nodes: int, reach: fl
     omega, b = omega[:, None], tau[:, None] / 2
     a0, a1 = kinds.half_k[:, : kinds.zeros], kinds.half_k[:, kinds.zeros :]
     share0, share1 = kinds.share[:, : kinds.zeros], kinds.share[:, kinds.zeros :]
-    cuts = (kinds.spike - reach * omega, (kinds.spike - KNEE * omega).clamp_min(0), kinds.spike + reach * omega)
-    r = torch.cat([(reach * omega).expand_as(a0), *(cut.expand_as(a1) for cut in cuts)], 1)
+    reach = rule.reach * omega
+    cuts = (kinds.spike - reach, (kinds.spike - KNEE * omega).clamp_min(0), kinds.spike + reach)
+    r = torch.cat([reach.expand_as(a0), *(cut.expand_as(a1) for cut in cuts)], 1)
     ends = _invert(r, torch.cat([a0, a1, a1, a1], 1), b, steps=4)
     end0, left, knee, right = ends.split([a0.shape[1], *[a1.shape[1]] * 3], 1)
     z = (a1 * torch.sinh(knee) + b * knee - kinds.spike) / omega  # of the knee used, an upper bound of the one wanted
-    share = torch.cat([share0, share1 * torch.special.ndtr(z), share1 * torch.special.ndtr(-z)], 1)[..., None]
-    low, high = (
-        torch.cat([torch.zeros_like(a0), left, knee], 1)[..., None],
-        torch.cat([end0, knee, right], 1)[..., None],
-    )
+    below = share1 * torch.special.ndtr(z)
+    share = torch.cat([share0, below, share1 - below], 1)[..., None]
+    low = torch.cat([torch.zeros_like(a0), left, knee], 1)[..., None]
+    high = torch.cat([end0, knee, right], 1)[..., None]
     a = torch.cat([a0, a1, a1], 1)[..., None]
     star = torch.cat([torch.zeros_like(a0), *[kinds.spike.expand_as(a1)] * 2], 1)[..., None]
 
-    node, weight = (torch.as_tensor(v, dtype=a.dtype, device=a.device) for v in LEGENDRE[nodes])
+    node, weight = (torch.as_tensor(v, dtype=a.dtype, device=a.device) for v in LEGENDRE[rule.nodes])
     t = low + (high - low) * node
     grown = t.exp().mul_(a / 2)
     shrunk = grown.reciprocal().mul_(a * a / 4)

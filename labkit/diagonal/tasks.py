@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit import compute
+from labkit.diagonal.penalty import ell_order, pretraining_dependence, regime_name, regime_weights, root_k_finetune
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,18 @@ class TaskPair:
     def rho_ft(self) -> float:
         """Share of all coordinates that are active in fine-tuning, ρ_PT·ρ_shared + (1 − ρ_PT)·ρ_new."""
         return self.rho_pt * self.rho_shared + (1 - self.rho_pt) * self.rho_new
+
+    def regime_names(self, c: float | Tensor, lam: float | Tensor, gamma: float | Tensor):
+        """In which regime a feature is that both tasks use, as ``penalty.regime_name`` says it.
+
+        It is read at |β_PT| = 1/√ρ_PT and |β_FT| = 1/√ρ_FT. Arguments and errors as for ``penalty.root_k_finetune``.
+
+        >>> SUBSET.regime_names(c=1e-3, lam=torch.tensor([-1.0, -0.95, 1.0]), gamma=0.1)
+        ['I', 'IV', 'IV']
+        """
+        beta_pt, beta_ft = self.rho_pt**-0.5, self.rho_ft**-0.5
+        ell = ell_order(beta_ft, root_k_finetune(beta_pt, c, lam, gamma))
+        return regime_name(regime_weights(ell, pretraining_dependence(beta_ft, beta_pt, c, lam, gamma)))
 
     def sample(self, dim: int, generator: torch.Generator, batch: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """(β*_PT, β*_FT), each (*batch, dim), with values 0 and ±1/√ρ: fixed counts, random places and signs.

@@ -58,14 +58,14 @@ CALLS = {
     "pretraining_error": (replica.pretraining_error, 0.1, 0.01, ALPHA),
     "pretraining_law": (replica.pretraining_law, 0.1, 0.01, ALPHA),
     "simulate": (
-        lambda c, lam, alpha: vars(
-            replica.simulate(tasks.FULL, c, lam, 0.1, alpha, 0.5, dim=20, trials=2, generator=compute.generator(0))
+        lambda c, lam, alpha: replica.simulate(
+            tasks.FULL, c, lam, 0.1, alpha, 0.5, dim=20, trials=2, generator=compute.generator(0)
         ),
         *(0.1, LAM, ALPHA[1, 0]),
     ),
     "simulate beyond": (
-        lambda c, lam: vars(
-            replica.simulate(tasks.FULL, c, lam, 0.1, 1.5, 0.5, 0.1, dim=20, trials=2, generator=compute.generator(0))
+        lambda c, lam: replica.simulate(
+            tasks.FULL, c, lam, 0.1, 1.5, 0.5, 0.1, dim=20, trials=2, generator=compute.generator(0)
         ),
         *(0.1, LAM),
     ),

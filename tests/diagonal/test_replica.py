@@ -215,7 +215,7 @@ def test_scale_covariance(generator):
 
     def predict(s):
         whole = replica._Kinds(share, s * half_k, s * spike, zeros=2)
-        return replica._predict(whole.at, alpha, s**2 * noise_var, replica.ACCURACY["reference"])
+        return replica._solve(whole.at, alpha, s**2 * noise_var, replica.ACCURACY["reference"])
 
     one, scaled = predict(1), predict(1000)
     for name, power in (("error", 2), ("omega", 1), ("tau", 1)):
