@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import matplotlib as mpl
 import numpy as np
 from matplotlib.collections import LineCollection
+from matplotlib.patches import Polygon
 from matplotlib.path import Path
 
 # Okabe and Ito's eight colors: told apart with every common color blindness.
@@ -99,6 +100,18 @@ def dots(ax, key, x, y, **style):
     return line(ax, key, x, y, **{"linestyle": "none", "marker": "o", "markersize": 6, **style})
 
 
+def area(ax, key, x, y, **style):
+    """What lies between a curve and zero; x and y of shape (points,)."""
+    x, y = numbers(x), numbers(y)
+    corners = np.stack([np.concatenate([x[:1], x, x[-1:]]), np.concatenate([[0], y, [0]])], axis=-1)
+    artist = _find(ax, key)
+    if artist is None:
+        return ax.add_patch(Polygon(corners, gid=key, **{"color": MIST, "linewidth": 0, **style}))
+    if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
+        artist.set_xy(corners)
+    return artist
+
+
 def now(ax, key, x, y):
     """Where the sliders stand: the same yellow dot in every picture."""
     style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6}
@@ -165,6 +178,7 @@ def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     for level in levels:
         row, column = np.nonzero((z[:, :-1] < level) != (z[:, 1:] < level))
         inside = np.abs(x[column] - (x[0] + x[-1]) / 2) < 0.45 * abs(x[-1] - x[0])
+        inside &= np.abs(y[row] - (y[0] + y[-1]) / 2) < 0.48 * abs(y[-1] - y[0])
         row, column = row[inside], column[inside]
         if len(row):
             nearest = np.argmin(np.abs(y[row] - label_y))
@@ -239,6 +253,12 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def root_axis(ax, high, ticks):
+    """Make y an error axis in √: it has a zero, as a log axis has not, and still tells small errors apart."""
+    ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+    ax.set(ylim=(0, high), yticks=ticks, yticklabels=[f"{tick:g}" for tick in ticks])
 
 
 # --- the regime triangle ------------------------------------------------------------------------------
