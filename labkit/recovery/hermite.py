@@ -148,37 +148,71 @@ def from_matrix(matrix: Tensor) -> Tensor:
 
 
 def project(x: Tensor, directions: Tensor, degree: int) -> Tensor:
-    """⟨v_k, H_q(x)⟩ for x (n, dim) and directions (D, k) → (n, k), chunked: the lift of all x is never held.
+    """H V: ⟨v_k, H_q(x)⟩ for x (n, dim) and directions V (D, k) → (n, k). The lift of all x is never held.
 
-    Degree 2 goes through the matrices, O(n d² k); other degrees lift chunk by chunk, O(n D k).
+    Degree 2 goes through the matrices, O(n d² k) operations and O(d k) numbers a row; others lift chunk by chunk.
 
     >>> project(torch.tensor([[2.0, 3.0]]), torch.eye(3), degree=2)
     tensor([[2.1213, 6.0000, 5.6569]])
     """
     x, directions = as_tensors(x=x, directions=directions)
-    if x.dim() != 2 or directions.dim() != 2 or len(directions) != lift_dim(x.shape[1], degree):
-        shapes = f"x {tuple(x.shape)}, directions {tuple(directions.shape)}"
-        raise ValueError(f"x must be (n, dim) and directions (D, k) with D = C(dim+q-1, q), q = {degree}, got {shapes}")
-    require_finite(x=x)
-    out = x.new_empty(len(x), directions.shape[1])
-    if degree == 1 or not out.numel():
-        return torch.matmul(x, directions, out=out)
-    apply = _forms(directions) if degree == 2 else lambda part: lift(part, degree) @ directions
-    width = x.shape[1] * directions.shape[1] if degree == 2 else len(directions)
-    for start, part in chunks(x, width):
-        out[start : start + len(part)] = apply(part)
+    _admit_rows(x, degree, directions=directions)
+    k = directions.shape[1]
+    if degree == 1:
+        return x @ directions
+    out = x.new_empty(len(x), k)
+    if degree == 2:
+        matrices = as_matrix(directions.mT)
+        wide = matrices.movedim(0, 1).flatten(1)  # (dim, k·dim)
+        trace = matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
+    for rows in chunks(x, k * x.shape[1] if degree == 2 else len(directions)):
+        part = x[rows]
+        if degree == 2:
+            forms = ((part @ wide).view(len(part), k, -1) * part[:, None, :]).sum(-1)
+            out[rows] = (forms - trace) / math.sqrt(2)
+        else:
+            out[rows] = lift(part, degree) @ directions
     return out
 
 
-def _forms(directions: Tensor):
-    matrices = as_matrix(directions.mT)  # (k, dim, dim)
-    wide = matrices.permute(1, 0, 2).flatten(1)  # (dim, k·dim)
-    trace = matrices.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return lambda x: (((x @ wide).view(len(x), *matrices.shape[:2]) * x[:, None, :]).sum(-1) - trace) / math.sqrt(2)
+def combine(x: Tensor, weights: Tensor, degree: int) -> Tensor:
+    """HᵀC, the transpose of `project`: Σ_μ c_μk H_q(x_μ) for x (n, dim) and weights C (n, k) → (D, k).
+
+    >>> combine(torch.tensor([[2.0, 3.0]]), torch.tensor([[1.0, 0.5]]), degree=2).mT
+    tensor([[2.1213, 6.0000, 5.6569],
+            [1.0607, 3.0000, 2.8284]])
+    """
+    x, weights = as_tensors(x=x, weights=weights)
+    _admit_rows(x, degree, weights=weights)
+    k, dim = weights.shape[1], x.shape[1]
+    if degree == 1:
+        return x.mT @ weights
+    out = x.new_zeros((k * dim, dim) if degree == 2 else (lift_dim(dim, degree), k))
+    for rows in chunks(x, k * dim if degree == 2 else len(out)):
+        part, some = x[rows], weights[rows]
+        if degree == 2:
+            out.addmm_((some[:, :, None] * part[:, None, :]).flatten(1).mT, part)  # Σ c x xᵀ
+        else:
+            out.addmm_(lift(part, degree).mT, some)
+    if degree != 2:
+        return out
+    matrices = out.view(k, dim, dim)
+    matrices.diagonal(dim1=-2, dim2=-1).sub_(weights.sum(0)[:, None])
+    return from_matrix(matrices).mT / math.sqrt(2)
 
 
-def chunks(x: Tensor, width: int) -> Iterator[tuple[int, Tensor]]:
-    """(start, rows) of x (n, ...) such that rows × width is `CHUNK` numbers of the device, and at least 64 rows."""
+def _admit_rows(x: Tensor, degree: int, **other: Tensor) -> None:
+    """x (n, dim) with directions (D, k) or weights (n, k)."""
+    ((name, value),) = other.items()
+    want = "(D, k), D = C(dim+q-1, q)" if name == "directions" else "(n, k)"
+    shapes = f"x {tuple(x.shape)}, {name} {tuple(value.shape)}"
+    good = x.dim() == value.dim() == 2
+    if not good or len(value) != (lift_dim(x.shape[1], degree) if name == "directions" else len(x)):
+        raise ValueError(f"x must be (n, dim) and {name} {want}, q = {degree}, got {shapes}")
+    require_finite(x=x)
+
+
+def chunks(x: Tensor, width: int) -> Iterator[slice]:
+    """Slices of the rows of x such that rows × width is `CHUNK` numbers of its device, and at least 64 rows."""
     size = max(64, CHUNK.get(x.device.type, CHUNK["cuda"]) // max(width, 1))
-    for start in range(0, len(x), size):
-        yield start, x[start : start + size]
+    return (slice(start, start + size) for start in range(0, len(x), size))
