@@ -2,7 +2,7 @@
 
     layer 1   Ĉ = (1/n) Σ t (HHᵀ − I), t the cleaned labels: the eigenvectors beyond the edge are the features
     layer 2   ĥ_k = ⟨v_k, H(x)⟩ on fresh samples; û = least squares of y on 1 and (ĥ_k² − 1)/√2
-    readout   a polynomial of û, held constant outside the range it has seen
+    readout   a polynomial of û of degree ≤ 5, held constant outside the range it has seen
 
 The algorithm is that of arXiv 2605.14567 (layer-wise spectral estimation). The cleaning before it, which matters at
 the d of a laptop and not for d → ∞, is ours: `radial_normalize`, `low_degree_residual`, `clip_labels`, `drop_trace`.
@@ -311,7 +311,7 @@ def fit(
         hygiene: for degree ≥ 2, layer 1 sees `radial_normalize` x, `low_degree_residual` y, and (degree 2) a
             `drop_trace` Ĉ. Degree 1 needs none of it
         holdout: share of fresh samples for layer 2; on its own samples an eigenvector that is noise looks useful
-        readout_degree: of the polynomial, ≥ 1; 1 for a link known to be linear
+        readout_degree: the highest tried, ≥ 1; the degree of least leave-one-out error is taken
         method: of `eigenpairs`
 
     Raises ValueError for arguments out of range, NaN, constant labels, fewer samples than features.
@@ -364,7 +364,7 @@ def fit(
     coefficients = _least_squares(design, target)
     latent = design @ coefficients
     span = torch.stack([latent.min(), latent.max()])
-    readout = _least_squares(_powers(latent, span, readout_degree + 1), target)
+    readout = _readout(_powers(latent, span, readout_degree + 1), target)
     return Recovery(degree, directions, values, edge, spectrum, coefficients, span, readout)
 
 
@@ -418,11 +418,28 @@ def _powers(latent: Tensor, span: Tensor, count: int) -> Tensor:
 
 
 def _least_squares(design: Tensor, target: Tensor) -> Tensor:
-    """By QR, with a ridge at the level of rounding that keeps dependent columns from failing."""
-    p = design.shape[1]
-    tiny = torch.finfo(design.dtype).eps ** 0.5 * design.norm() * torch.eye(p, dtype=design.dtype, device=design.device)
-    q, r = torch.linalg.qr(torch.cat([design, tiny]))
-    return torch.linalg.solve_triangular(r, q[: len(design)].mT @ target[:, None], upper=True)[:, 0]
+    q, r = _factor(design)
+    return torch.linalg.solve_triangular(r, q.mT @ target[:, None], upper=True)[:, 0]
+
+
+def _readout(powers: Tensor, target: Tensor) -> Tensor:
+    """The polynomial of the degree, ≥ 1 and < powers.shape[1], with the least leave-one-out error.
+
+    Orthonormal columns are nested: the first r + 1 give the fit of degree r and its leverages.
+    """
+    q, r = _factor(powers)
+    onto = q.mT @ target
+    left_out = (target[:, None] - (q * onto).cumsum(1)) / (1 - (q**2).cumsum(1)).clamp_min(1e-9)
+    best = 2 + int((left_out[:, 1:] ** 2).mean(0).argmin())
+    return torch.linalg.solve_triangular(r[:best, :best], onto[:best, None], upper=True)[:, 0]
+
+
+def _factor(design: Tensor) -> tuple[Tensor, Tensor]:
+    """QR of (n, p), with a ridge at the level of rounding that keeps dependent columns from failing."""
+    tiny = torch.finfo(design.dtype).eps ** 0.5 * design.norm()
+    ridge = tiny * torch.eye(design.shape[1], dtype=design.dtype, device=design.device)
+    q, r = torch.linalg.qr(torch.cat([design, ridge]))
+    return q[: len(design)], r
 
 
 def _orthonormal(columns: Tensor) -> Tensor:
