@@ -168,7 +168,7 @@ def project(x: Tensor, directions: Tensor, degree: int) -> Tensor:
     for rows in chunks(x, k * x.shape[1] if degree == 2 else len(directions)):
         part = x[rows]
         if degree == 2:
-            forms = ((part @ wide).view(len(part), k, -1) * part[:, None, :]).sum(-1)
+            forms = ((part @ wide).view(len(part), k, x.shape[1]) * part[:, None, :]).sum(-1)
             out[rows] = (forms - trace) / math.sqrt(2)
         else:
             out[rows] = lift(part, degree) @ directions

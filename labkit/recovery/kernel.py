@@ -94,7 +94,7 @@ def samples_to_reach(n: Tensor, error: Tensor, level: float = 0.5) -> Tensor:
     crossing was not seen.
 
     >>> samples_to_reach(torch.tensor([100.0, 200.0, 400.0]), torch.tensor([1.0, 0.5, 0.25]), level=0.7)
-    tensor(142.8571)
+    tensor(142.857)
     """
     n, error = as_tensors(n=n, error=error)
     if n.dim() != 1 or n.shape != error.shape or len(n) < 2 or (n.diff() <= 0).any():

@@ -137,7 +137,7 @@ def moment_matrix(x: Tensor, t: Tensor, degree: int) -> Tensor:
     """Ĉ = (1/n) Σ_μ t_μ (H_μ H_μᵀ − I), (D, D), of x (n, dim), t (n,), streamed: at most 3·D² numbers and a chunk.
 
     Products in the dtype of x, sums in float64 where the device has it. On the CPU by ``syrk`` of BLAS on
-    √|t|·H, t > 0 and t < 0 apart, which takes half the operations of a product.
+    √|t|·H, t > 0 and t < 0 apart, which takes half the operations of a product (degree ≥ 2).
 
     >>> x = torch.tensor([[1.0, 0.0], [0.0, 2.0]])
     >>> moment_matrix(x, torch.tensor([1.0, -1.0]), degree=1)
@@ -146,7 +146,8 @@ def moment_matrix(x: Tensor, t: Tensor, degree: int) -> Tensor:
     """
     x, t = _admit_inputs(x, t=t)
     size = lift_dim(x.shape[1], degree)
-    total = (_sum_by_syrk if x.device.type == "cpu" else _sum_by_products)(x, t, degree, size)
+    by_syrk = x.device.type == "cpu" and degree > 1  # without a lift, turning x costs more than it saves
+    total = (_sum_by_syrk if by_syrk else _sum_by_products)(x, t, degree, size)
     total /= len(x)
     total.diagonal().sub_(t.to(total.dtype).mean())
     return total
@@ -157,16 +158,19 @@ def _sum_by_products(x: Tensor, t: Tensor, degree: int, size: int) -> Tensor:
     part = total if total.dtype == x.dtype else torch.zeros_like(total, dtype=x.dtype)
     buffers = None
     for number, rows in enumerate(chunks(x, size), 1):
-        some = x[rows].mT.contiguous()
-        if buffers is None or some.shape[1] < buffers.shape[2]:
-            buffers = x.new_empty(2, size, some.shape[1])
-        lift_into(buffers[0], some, degree)
-        torch.mul(buffers[0], t[rows], out=buffers[1])
-        part.addmm_(buffers[0], buffers[1].mT)
+        if degree == 1:
+            part.addmm_(x[rows].mT, t[rows, None] * x[rows])
+        else:
+            some = x[rows].mT.contiguous()
+            if buffers is None or some.shape[1] < buffers.shape[2]:
+                buffers = x.new_empty(2, size, some.shape[1])
+            lift_into(buffers[0], some, degree)
+            torch.mul(buffers[0], t[rows], out=buffers[1])
+            part.addmm_(buffers[0], buffers[1].mT)
         if part is not total and (number % FLUSH == 0 or rows.stop >= len(x)):
             total += part
             part.zero_()
-    return total
+    return total.add_(total.mT.clone()).div_(2)  # a product is symmetric to rounding only
 
 
 def _sum_by_syrk(x: Tensor, t: Tensor, degree: int, size: int) -> Tensor:
@@ -383,6 +387,22 @@ def overlaps(found: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"found must be (D, K) and truth (D, d1), got {shapes}")
     squared = torch.nn.functional.pad((truth.mT @ found) ** 2, (0, 1))  # nothing found: overlap 0
     return squared.amax(1), squared.sum(1)
+
+
+def surrogate_error(found: Tensor, truth: Tensor, amplitudes: Tensor) -> Tensor:
+    """E(û − u)² of the best latent regression on directions found (D, K), for the Gaussian surrogate; ().
+
+    (ĥ_j² − 1)/√2 are orthonormal and have correlation ⟨v_j, A_k⟩² with feature k, so the coefficients are b_j =
+    Σ_k a_k ⟨v_j, A_k⟩² and the error is Σa² − Σb² (derived here): layers 2 and 3 without samples or their noise.
+
+    >>> surrogate_error(torch.eye(3)[:, :1], torch.eye(3)[:, :2], torch.tensor([0.8, 0.6]))
+    tensor(0.3600)
+    """
+    found, truth, amplitudes = as_tensors(found=found, truth=truth, amplitudes=amplitudes)
+    if found.dim() != 2 or truth.dim() != 2 or len(found) != len(truth) or amplitudes.shape != truth.shape[1:]:
+        shapes = f"found {tuple(found.shape)}, truth {tuple(truth.shape)}, amplitudes {tuple(amplitudes.shape)}"
+        raise ValueError(f"found must be (D, K), truth (D, d1), amplitudes (d1,), got {shapes}")
+    return (amplitudes**2).sum() - (((found.mT @ truth) ** 2 @ amplitudes) ** 2).sum()
 
 
 def _off_trace(apply: Callable[[Tensor], Tensor], trace: Tensor) -> Callable[[Tensor], Tensor]:

@@ -5,7 +5,7 @@ feature k, all for the Gaussian surrogate:
 
 ==========  =========================================================================================================
 ``exact``   the spiked-matrix equations (Lu & Li, arXiv 1702.06435, adapted to several features), for D → ∞, with
-            their expectations over (y, h) taken on frozen draws; any link
+            their expectations over (y, h) by quadrature, or on frozen draws for any link
 ``simple``  δ ≫ 1, link "id": ρ_k = (1 − n_k/n)₊ with the threshold n_k = D·E y²/(2a_k²) (derived here; that of
             arXiv 2605.14567 up to constants)
 ``plus``    the same divided by 1 + 2/δ: the noise that a strong feature makes for itself (derived here)
@@ -28,8 +28,10 @@ from labkit.validate import as_tensors, refuse, require_finite, require_positive
 LINKS = {"id": lambda u: u, "tanh": torch.tanh, "even": lambda u: u**2 - 1}
 LAWS = ("exact", "plus", "simple")
 TAILS = ("cut", "noise")
+DRAWS = 200_000  # where draws are needed and no number is given
 MAX_STEPS = 60  # of a safeguarded Newton iteration; 4 to 14 are usual
 TOLERANCE = 1e-10  # of 1/δ
+NODES, SMOOTHING = 4096, 0.02  # of label_quadrature; e^{−(.02 ω)²/2} is 1e-15 at the largest ω
 BLOCK = 1_000_000  # numbers of one temporary of the exact law
 
 
@@ -220,8 +222,7 @@ def draw_labels(
     admit_model(gamma, n_features, noise_std, link, tail)
     if draws < 2:
         raise ValueError(f"draws must be >= 2, got {draws}")
-    if clip is not None and not 0 < clip < math.inf:
-        raise ValueError(f"clip must be positive and finite, or None, got {clip}")
+    _admit_clip(clip)
     generator = generator or compute.generator(0)
     drawn = torch.randn(draws, n_features + 1, dtype=torch.float64, generator=generator, device="cpu").to(strengths)
     squares = drawn[:, :-1] ** 2
@@ -237,6 +238,48 @@ def draw_labels(
         size = math.sqrt(1 + noise_std**2) if link == "id" else t.square().mean().sqrt()
         t = t.clamp(-clip * size, clip * size)
     return Labels(t, squares, t.new_full((draws,), 1 / draws))
+
+
+def label_quadrature(
+    gamma: float, n_features: int, noise_std: float = 0.0, clip: float = 3.0, tail: str = "cut"
+) -> Labels:
+    """The same for the identity link, without draws: a grid of t with its density and E[h_k² | t].
+
+    y = Σ a_k z_k + noise with z_k = (h_k² − 1)/√2 has the characteristic function Π (1 − i√2 a_k ω)^{−1/2}
+    e^{−i a_k ω/√2} e^{−v ω²/2}; weighing by h_k² divides it by 1 − i√2 a_k ω; one FFT inverts each (derived here).
+    The noise variance v is at least .02² (of Var u = 1), to smooth the densities of few features without noise.
+
+    >>> found = label_quadrature(1.0, 3)
+    >>> found.weight @ found.t**2  # below E y² = 1: clipped
+    tensor(0.8409, dtype=torch.float64)
+    """
+    a = amplitudes(gamma, n_features, tail)
+    admit_model(gamma, n_features, noise_std, tail=tail)
+    _admit_clip(clip)
+    variance = max(noise_std**2 + tail_variance(gamma, n_features, tail), SMOOTHING**2)
+    # below: at most −Σa/√2, and sub-Gaussian; above: P(h_1² > 40) = 3e-10
+    below = min(float(a.sum()) / math.sqrt(2), 8) + 8 * math.sqrt(variance)
+    period = below + 28 + 8 * math.sqrt(variance)
+    omega = 2 * math.pi / period * torch.arange(NODES // 2 + 1, dtype=a.dtype, device=a.device)
+    pull = math.sqrt(2) * a[:, None] * omega  # (k, ω)
+    poles = torch.complex(torch.ones_like(pull), pull)  # all at −ω, as irfft wants it
+    phase = torch.complex(-variance / 2 * omega**2, (a.sum() / math.sqrt(2) - below) * omega)
+    transform = (phase - poles.log().sum(0) / 2).exp()
+    values = torch.fft.irfft(torch.cat([transform[None], transform / poles]), NODES)  # mass, mass · E[h² | y]
+    limit = clip * math.sqrt(1 + noise_std**2)
+    y = period / NODES * torch.arange(NODES, dtype=a.dtype, device=a.device) - below
+    inside = (y.abs() < limit) & (values[0] > 1e-12)
+    atoms = torch.stack([values[:, y <= -limit].sum(1), values[:, y >= limit].sum(1)], 1)
+    mass = torch.cat([atoms, values[:, inside]], 1)
+    t = torch.cat([y.new_tensor([-limit, limit]), y[inside]])
+    real = mass[0] > 1e-12
+    weight = mass[0, real] / mass[0, real].sum()
+    return Labels(t[real], (mass[1:, real] / mass[0, real]).mT, weight)
+
+
+def _admit_clip(clip: float | None) -> None:
+    if clip is not None and not 0 < clip < math.inf:
+        raise ValueError(f"clip must be positive and finite, or None, got {clip}")
 
 
 def bulk_edge(t: Tensor, samples_per_dim: float | Tensor, weight: Tensor | None = None) -> Tensor:
@@ -270,7 +313,7 @@ def exact(labels: Labels, samples_per_dim: float | Tensor) -> Spikes:
     Feature k is out iff E t(h_k² − 1)/(λ − t) = 1/δ has a root λ_k > λ̄ (`bulk_edge`). Its eigenvalue is ψ(λ_k) − E t,
     and ρ_k = ψ′/(ψ′ + E t²h_k²/(λ_k − t)²), ψ′ = 1/δ − E t²/(λ_k − t)².
 
-    >>> exact(draw_labels(1.0, 3), 100.0).overlap
+    >>> exact(label_quadrature(1.0, 3), 100.0).overlap
     tensor([0.98, 0.96, 0.92], dtype=torch.float64)
     """
     t, weight, delta = _admit_labels(labels.t, labels.weight, samples_per_dim)
@@ -371,16 +414,19 @@ def overlap(
     noise_std: float = 0.0,
     law: str = "exact",
     clip: float | None = 3.0,
-    draws: int = 10_000,
+    draws: int | None = None,
     generator: torch.Generator | None = None,
     link: str = "id",
     tail: str = "cut",
 ) -> Tensor:
     """Squared overlaps ρ_k of eigenvectors with features at δ = n/D (...) → (..., n_features).
 
-    ``law``: "exact", "plus" or "simple"; the last two are for link "id" and use no draws. Several δ share binned
-    draws. To move δ alone, keep ``draw_labels(...).binned()`` and call `exact`. Raises ValueError for arguments
-    out of range.
+    Arguments
+        law: "exact", "plus" or "simple"; the last two are for link "id" and need neither clip nor draws
+        draws: None, the default, takes expectations by `label_quadrature`, and for a link other than "id" or
+            clip=None from 200 000 draws; a number takes so many, see `draw_labels`
+
+    To move δ alone, keep ``label_quadrature(...)`` and call `exact`. Raises ValueError for arguments out of range.
 
     >>> overlap(100.0, gamma=1.0, n_features=3, law="simple")
     tensor([0.9932, 0.9728, 0.9388], dtype=torch.float64)
@@ -391,8 +437,12 @@ def overlap(
     if law not in LAWS:
         raise ValueError(f"law must be one of {', '.join(LAWS)}, got {law!r}")
     if law == "exact":
-        labels = draw_labels(gamma, n_features, noise_std, clip, draws, generator, link, tail)
-        return exact(labels if delta.dim() == 0 else labels.binned(), delta.to(labels.t)).overlap
+        if draws is None and link == "id" and clip is not None:
+            labels = label_quadrature(gamma, n_features, noise_std, clip, tail)
+        else:
+            labels = draw_labels(gamma, n_features, noise_std, clip, draws or DRAWS, generator, link, tail)
+            labels = labels.binned() if delta.dim() else labels
+        return exact(labels, delta.to(labels.t)).overlap
     if link != "id":
         raise ValueError(f'law must be "exact" for link {link!r}, got {law!r}')
     needed = (1 + noise_std**2) / (2 * amplitudes(gamma, n_features, tail).to(delta) ** 2)  # n_k/D
@@ -407,13 +457,14 @@ def mse_curve(
     noise_std: float = 0.0,
     law: str = "exact",
     clip: float | None = 3.0,
-    draws: int = 200_000,
+    draws: int | None = None,
     generator: torch.Generator | None = None,
     tail: str = "cut",
 ) -> Tensor:
     """Error against the label without noise, Var u = 1: Σ_k a_k²(1 − ρ_k²) + the variance of the tail; shape of δ.
 
-    A feature of overlap ρ_k gets the coefficient a_k ρ_k from the latent regression (derived here). Link "id".
+    A feature of overlap ρ_k gets the coefficient a_k ρ_k from the latent regression (derived here). Link "id"; the
+    other arguments are those of `overlap`.
 
     >>> mse_curve(torch.tensor([20.0, 200.0]).double(), gamma=1.0, n_features=12, law="simple")
     tensor([0.2610, 0.0536], dtype=torch.float64)
