@@ -203,7 +203,7 @@ CALLS = [
     participation_ratio,
     *(lambda z, f=f: f(gram(z)) for f in (participation, effective_rank, numerical_rank)),
     lambda z: top_eigenpairs(gram(z), 2)[0],
-    lambda z: krylov_eigenpairs(lambda v: gram(z[0]) @ v, z[1].mT[:3, :2].contiguous(), 2)[0],
+    lambda z: krylov_eigenpairs(lambda v: gram(z.flatten(0, -2)) @ v, gram(z.flatten(0, -2))[:, :2], 2)[0],
 ]
 
 

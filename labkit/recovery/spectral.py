@@ -182,13 +182,13 @@ def _sum_by_syrk(x: Tensor, t: Tensor, degree: int, size: int) -> Tensor:
     buffer = None
     for number, rows in enumerate(chunks(x, size // 2), 1):
         some, label = x[rows], t[rows]
+        if buffer is None:
+            buffer = x.new_empty(size * len(some))
         for sign in (1.0, -1.0):
             mine = (sign * label) > 0
             count = int(mine.sum())
             if not count:
                 continue
-            if buffer is None or buffer.numel() < size * count:
-                buffer = x.new_empty(size * count)
             lifted = buffer[: size * count].view(size, count)
             lift_into(lifted, some[mine].mT.contiguous(), degree, label[mine].abs().sqrt())
             # Fortran sees the transposes of our row-major arrays: its upper triangle is our lower one

@@ -90,7 +90,7 @@ class HierarchicalTeacher:
         """The symmetric matrices M_i behind the directions when q = 2, (n_features, dim, dim)."""
         return as_matrix(self.directions.mT)
 
-    def inputs_like(self, n: int, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+    def sample_inputs(self, n: int, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
         """n inputs (n, dim), drawn on the CPU and moved; ``dtype`` is that of ``labkit.compute`` by default."""
         if n < 1:
             raise ValueError(f"n must be >= 1, got {n}")
@@ -114,7 +114,7 @@ class HierarchicalTeacher:
 
     def sample(self, n: int, generator: torch.Generator, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
         """n samples x (n, dim), y (n,) = g(u) + noise; float32 halves the time of what follows."""
-        x = self.inputs_like(n, generator, dtype)
+        x = self.sample_inputs(n, generator, dtype)
         y = self.target(x)
         if self.label_noise_std:
             noise = torch.randn(n, dtype=x.dtype, generator=generator, device="cpu").to(x.device)

@@ -40,7 +40,7 @@ def test_the_ridge_of_least_validation_error_is_taken():
 def test_more_samples_than_features_interpolate_a_polynomial_exactly():
     """C(d+4, 4) features of degree ≤ 4 for d = 4: 70. The crossing that lesson 10 has to show."""
     teacher = HierarchicalTeacher(4, 2, 2, 1.0, "id", 0.0, compute.generator(0))
-    val = teacher.inputs_like(300, compute.generator(1))
+    val = teacher.sample_inputs(300, compute.generator(1))
     for n, exact in ((50, False), (90, True)):
         x, y = teacher.sample(n, compute.generator(2))
         model = fit(x, y, 2, val, teacher.target(val), ridges=(1e-9, 1e-3))

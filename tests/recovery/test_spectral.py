@@ -39,7 +39,7 @@ def sample(dim, degree, n, n_features=3, link="id", noise_std=0.0, seed=0, dtype
 
 
 def relative_error(model, teacher, n=20_000):
-    x = teacher.inputs_like(n, compute.generator(999))
+    x = teacher.sample_inputs(n, compute.generator(999))
     truth = teacher.target(x)
     return (((model.predict(x) - truth) ** 2).mean() / truth.var()).item()
 

@@ -67,7 +67,7 @@ def test_sphere_is_traceless_and_normalized():
     """All of the degree-2 features lives on the sphere: E h = 0 and E h h' = δ, to 4 standard errors."""
     one = teacher(dim=8, n_features=4, inputs="sphere")
     assert one.matrices.diagonal(dim1=-2, dim2=-1).sum(-1).abs().max() < 1e-12
-    x = one.inputs_like(100_000, compute.generator(1))
+    x = one.sample_inputs(100_000, compute.generator(1))
     torch.testing.assert_close((x**2).sum(1), torch.full((len(x),), 8.0, dtype=F64))
     h = one.features(x)
     for product, expected in ((h, torch.zeros(4)), ((h[:, :, None] * h[:, None]).flatten(1), torch.eye(4).flatten())):

@@ -264,7 +264,7 @@ def test_population_moment_is_exact(dim, n_features):
 def test_population_moment_against_samples():
     """d = 12, 200 000 samples: ⟨v, C v⟩ in the direction of each feature, to 3 standard errors."""
     teacher = HierarchicalTeacher(12, 2, 4, 1.0, "id", 0.0, compute.generator(0))
-    x = teacher.inputs_like(200_000, compute.generator(1))
+    x = teacher.sample_inputs(200_000, compute.generator(1))
     samples = teacher.latent(x)[:, None] * (teacher.features(x) ** 2 - 1)
     total = theory.population_moment(teacher.directions, teacher.amplitudes).total
     expected = ((total @ teacher.directions) * teacher.directions).sum(0)

@@ -75,7 +75,7 @@ def depth_errors(dim, n, method, seed):
     """Test error / Var of two features on the sphere: both methods see the same task and the same samples."""
     generator = compute.generator(seed)
     teacher = HierarchicalTeacher(dim, 2, 2, 1.0, "id", 0.0, generator, inputs="sphere")
-    val, test = teacher.inputs_like(2000, generator), teacher.inputs_like(20_000, generator)
+    val, test = teacher.sample_inputs(2000, generator), teacher.sample_inputs(20_000, generator)
     x, y = teacher.sample(n, generator)
     if method == "spectral":
         model = spectral.fit(x, y, 2, n_features=2, readout_degree=1)
