@@ -27,7 +27,7 @@ help:
 	@echo "make test      run every test: style, notebooks, units, panels, browser (a few minutes)"
 	@echo "make lessons   make lessons/ anew from solutions/"
 	@echo "make verify    reproduce the numbers of the theory notes (minutes; goes on where it was stopped)"
-	@echo "make bench     time the panels and the solvers"
+	@echo "make bench     time the panels and the solvers (goes on where it was stopped; ARGS=--anew starts afresh)"
 	@echo "make picture   make the picture of README.md anew"
 	@echo "make clean     remove .venv and what tests leave behind"
 
@@ -64,7 +64,7 @@ verify: .venv/ready
 
 bench: .venv/ready
 	@echo "==> timing, on one thread (about three minutes; leave the computer alone meanwhile)"
-	@$(tested) -m tests.benchmarks
+	@$(tested) -m tests.benchmarks $(ARGS)
 
 picture: .venv/ready
 	@$(tested) -m labkit.course.command picture

@@ -6,16 +6,23 @@ unpickled: it is a checksum followed by one array in numpy's .npy format, read w
 
 from __future__ import annotations
 
+import ast
 import dis
+import enum
 import functools
 import hashlib
+import importlib.machinery
+import importlib.util
 import inspect
 import io
 import os
 import re
+import sys
+import textwrap
 import threading
 import types
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -49,108 +56,275 @@ def home() -> Path:
 def study_key(function: types.FunctionType) -> str:
     """A name for everything that a result of ``function`` depends on besides its arguments.
 
-    Covered: its module, qualified name, source and compiled code (the two differ when a file was edited after
-    the import), its defaults, the variables it closes over and the global ones it reads, functions and classes
-    of the same module among them, with theirs; labkit's version and source, the profile and the device.
-    Not covered: what it reads from other modules than its own and labkit's, and from files.
+    In it is every function and class that the study reaches by the variables it reads or closes over, with the values
+    of those, and the whole text of each file of yours from which one comes or which such a file imports; of a notebook
+    and of the script that was started, where studies are run and plotted, only the text of what is reached. Added are
+    labkit's version and source, the profile and the device.
+
+    Not covered: Python and installed packages, data files, imports by a computed name, and, in files of yours, what a
+    variable without content (a logger, a generator) has come to hold. In a notebook such a variable is refused.
 
     Raises TypeError for what is not a function made by ``def`` or ``lambda`` or uses a variable without content,
     ValueError when the source cannot be read.
     """
     if not inspect.isfunction(function):
         raise TypeError(f"function must be one made by def, got {function!r}: call it inside a function of yours")
-    return _digest(_function(function, set()), _labkit_source(), compute.profile(), str(compute.device()))
+    return _digest(_code_key(function), _labkit_source(), compute.profile(), str(compute.device()))
 
 
-def entry_key(study: str, arguments: dict[str, Any]) -> str:
-    """The name of one call. Raises TypeError for an argument that has no content to go by.
+def value_key(value: Any, what: str = "a value") -> str:
+    """A name for the content of an argument; ``what`` it is called when it has none to go by: TypeError.
 
-    >>> entry_key("study", {"c": 0.1, "seed": 0}) == entry_key("study", {"seed": 0, "c": 0.1})
+    >>> value_key([1, 2.0]) == value_key([1, 2.0]) != value_key((1, 2.0))
     True
     """
-    return _digest(study, {name: _content(value, f"the argument {name}") for name, value in arguments.items()})
+    return _digest(_content(value, what))
+
+
+def entry_key(study: str, arguments: dict[str, str]) -> str:
+    """The name of one call, from the `value_key` of each argument, in whatever order."""
+    return _digest(study, arguments)
+
+
+def loaded_code(function: types.FunctionType) -> dict[str, str]:
+    """A checksum of each file of yours that a study reaches as it was imported here, whatever is in the file now."""
+    reached: dict[int, Any] = {}
+    try:
+        _content(function, "", reached)
+    except TypeError:  # something without content: what was reached until then is compared
+        pass
+    files = {name for value in reached.values() if isinstance(_file(name := _home(value)), Path)}
+    plain = importlib.machinery.SourceFileLoader  # what others load, such as pytest, is not as written
+    return {name: loaded_module(name) for name in files if type(sys.modules[name].__spec__.loader) is plain}
+
+
+def loaded_module(name: str) -> str:
+    return _digest(list(_loaded(sys.modules[name], name)))
 
 
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(repr(_content(parts, "")).encode()).hexdigest()[:40]
 
 
-def _content(value: Any, what: str) -> Any:
-    """Nested tuples of plain values that are equal exactly when the contents are."""
+def _content(value: Any, what: str, reached: dict[int, Any] | None = None) -> Any:
+    """Nested tuples of plain values that are equal exactly when the contents are.
+
+    Code has a content only for who passes a dict ``reached``: it gets the functions, classes and modules by their id.
+    """
     import torch
 
     if type(value) in PLAIN:
         return type(value).__name__, value
     if type(value) in (torch.dtype, torch.device, torch.Size):
         return "torch", str(value)
-    if isinstance(value, torch.Tensor):
-        bits = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)  # bfloat16 has no numpy twin
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta:
+        bits = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
+        bits = bits.view(torch.uint8)  # bfloat16 has no numpy twin
         return "tensor", str(value.dtype), tuple(value.shape), hashlib.sha256(bits.numpy()).hexdigest()
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         return "array", value.dtype.descr, value.shape, hashlib.sha256(value.tobytes()).hexdigest()
     if isinstance(value, Path):
         return "path", str(value)
     if isinstance(value, list | tuple):
-        return type(value).__name__, *(_content(item, what) for item in value)
+        return _kind(value, what, reached), *(_content(item, what, reached) for item in value)
     if isinstance(value, set | frozenset):
-        return "set", *sorted(repr(_content(item, what)) for item in value)
-    if isinstance(value, dict):
-        items = ((repr(_content(key, what)), _content(item, what)) for key, item in value.items())
-        return "dict", *sorted(items, key=lambda item: item[0])
+        return _kind(value, what, reached), *sorted(repr(_content(item, what, reached)) for item in value)
+    if isinstance(value, dict | types.MappingProxyType):
+        items = ((repr(_content(key, what, reached)), _content(item, what, reached)) for key, item in value.items())
+        return _kind(value, what, reached), *sorted(items, key=lambda item: item[0])
+    if isinstance(value, enum.Enum):
+        return _kind(value, what, reached), value.name, _content(value.value, what, reached)
     if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value)]
-        return type(value).__qualname__, *((name, _content(getattr(value, name), what)) for name in names)
+        parts = [(field.name, _content(getattr(value, field.name), what, reached)) for field in fields(value)]
+        return _kind(value, what, reached), *parts
+    if reached is not None:
+        return _code(value, what, reached)
     raise TypeError(
         f"{what} is of type {type(value).__name__}, which has no content to name a result by: use numbers, texts, "
         "arrays, tensors or dataclasses of them, or say cache=False"
     )
 
 
-def _function(function: types.FunctionType, seen: set) -> Any:
-    if function in seen:  # it calls itself
-        return function.__qualname__
-    seen.add(function)
-    code, name = function.__code__, function.__qualname__
+def _kind(value: Any, what: str, reached: dict[int, Any] | None) -> Any:
+    """The type of a value: what its methods do is part of its content."""
+    kind = type(value)
+    if kind.__module__ == "builtins":
+        return kind.__name__
+    return _code_key(kind) if reached is None else _content(kind, what, reached)
+
+
+def _code_key(value: Any) -> str:
+    """A function or class, with the source of everything that it reaches."""
+    reached: dict[int, Any] = {}
+    parts = _content(value, getattr(value, "__qualname__", ""), reached)
+    return _digest(parts, *_sources(reached.values()))
+
+
+# What a study reaches. Whatever is not understood here has no content, so that nothing is left out unnoticed.
+
+HOLDERS = ("__func__", "__self__", "__wrapped__", "fget", "fset", "fdel", "func", "args", "keywords", "default_factory")
+NO_MEMBERS = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
+READS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+
+
+def _code(value: Any, what: str, reached: dict[int, Any]) -> Any:
+    """A module, function, class or any object that holds some."""
+    name = getattr(value, "__qualname__", getattr(value, "__name__", type(value).__name__))
+    if isinstance(value, types.ModuleType):
+        reached[id(value)] = value
+        return "module", value.__name__
+    if _named(value):
+        return "name", getattr(value, "__module__", None), name
+    if id(value) in reached:
+        return "again", name
+    reached[id(value)] = value
+    if inspect.isfunction(value):
+        return _function(value, reached)
+    if isinstance(value, type):
+        if _home(value) != "__main__":  # the text of its file tells the rest
+            return "class", value.__module__, name, *_loaded(value, value.__module__)
+        bases = [_content(base, what, reached) for base in value.__bases__]
+        members = [(key, member) for key, member in vars(value).items() if key not in NO_MEMBERS and not _made(member)]
+        return "class", name, bases, *((key, _part(member, what, reached, False)) for key, member in members)
+    yours = bool(_file(type(value).__module__))
+    held = [(key, getattr(value, key)) for key in HOLDERS if not yours and hasattr(value, key)]
+    held += vars(value).items() if hasattr(value, "__dict__") else ()
+    if not (held or yours):
+        return _content(value, what)  # raises
+    return _content(type(value), what, reached), *((key, _part(item, what, reached, yours)) for key, item in held)
+
+
+def _function(function: types.FunctionType, reached: dict[int, Any]) -> Any:
+    code, name, home = function.__code__, function.__qualname__, _home(function)
+    used: dict[str, Any] = {f"{key} of {name}": item for key, item in vars(function).items()}
+    used |= zip(code.co_freevars, (cell.cell_contents for cell in function.__closure__ or ()), strict=True)
+    used |= {f"a default of {name}": (function.__defaults__, function.__kwdefaults__)}
+    if _file(home):
+        opened = {key: function.__globals__[key] for key in sorted(_read(code)) if key in function.__globals__}
+        for key, module in list(opened.items()):
+            if isinstance(module, types.ModuleType) and _file(module.__name__):  # what it takes from a module of yours
+                opened |= {f"{key}.{part}": vars(module)[part] for part in _words(code) if part in vars(module)}
+        used = opened | used
+    strict = home == "__main__"  # elsewhere the text of the file makes it
+    parts = ((key, _part(value, f"{key}, which {name} uses,", reached, strict)) for key, value in used.items())
+    return "function", function.__module__, name, _compiled(code) if _file(home) else (), *parts
+
+
+def _part(value: Any, what: str, reached: dict[int, Any], strict: bool) -> Any:
     try:
-        source = inspect.getsource(code)
+        return _content(value, what, reached)
+    except TypeError:
+        if strict:
+            raise
+        return type(value).__name__
+
+
+def _loaded(holder: Any, module: str) -> Iterator[Any]:
+    """The functions and constants of a module or class as imported: its file may have been edited since."""
+    for key, member in vars(holder).items():
+        if isinstance(member, types.ModuleType):
+            continue
+        for part in (member, *(getattr(member, name, None) for name in HOLDERS)):
+            if inspect.isfunction(part) and _home(part) == module:
+                yield key, _compiled(part.__code__)
+        if isinstance(member, type) and member.__module__ == module and member is not holder:
+            if member.__qualname__.startswith(getattr(holder, "__qualname__", "")):
+                yield from _loaded(member, module)
+        elif key.isupper() and type(member) in PLAIN:
+            yield key, member
+
+
+def _home(value: Any) -> str:
+    """The module in which something was written; "__main__" for a notebook and for the script that was started."""
+    if inspect.isfunction(value):
+        name = value.__globals__.get("__name__")
+    else:
+        name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return "__main__" if name == "__mp_main__" else str(name)
+
+
+def _file(module: str) -> Path | bool | None:
+    """The file of a module of yours; True for "__main__"; None for Python's, installed ones and labkit."""
+    if module == "__main__":
+        return True
+    first, room, *_ = f"{module}.".split(".")
+    if first in sys.stdlib_module_names or (first == "labkit" and not {room, f"{room}.py"} & {*DISPLAY}):
+        return None
+    try:
+        spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None
+    path = Path(spec.origin) if spec and spec.has_location else Path()
+    return path if path.suffix == ".py" and not {"site-packages", "dist-packages"} & {*path.parts} else None
+
+
+def _named(value: Any) -> bool:
+    """Whether an installed package has this function or class under its own name, so that the name says it all."""
+    if isinstance(value, np.ufunc):
+        return not value.__name__.endswith("(vectorized)")  # that of np.frompyfunc
+    module = sys.modules.get(str(getattr(value, "__module__", None)))
+    if not callable(value) or module is None or _file(module.__name__):
+        return False
+    ways = (getattr(value, "__qualname__", "").split("."), [getattr(value, "__name__", "")])
+    return any(functools.reduce(lambda at, part: getattr(at, part, None), way, module) is value for way in ways)
+
+
+def _made(member: Any) -> bool:
+    """Whether a method was made by dataclass or NamedTuple, from what else the class holds."""
+    return inspect.isfunction(member) and inspect.unwrap(member).__code__.co_filename.startswith("<string>")
+
+
+def _sources(reached: Iterable[Any]) -> list[Any]:
+    """The text of the functions of "__main__"; of other modules of yours, and what they import, the whole text."""
+    found, modules = [], []
+    for value in reached:
+        if (home := _home(value)) == "__main__" and inspect.isfunction(value):
+            found.append((value.__qualname__, source := _source(value)))
+            modules += _imported(source, value.__globals__.get("__package__"))
+        elif home != "__main__":
+            modules.append(home)
+    texts: dict[str, str] = {}
+    while modules:
+        if (name := modules.pop()) not in texts and isinstance(path := _file(name), Path):
+            texts[name] = path.read_text(encoding="utf-8")
+            package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+            modules += [name.rpartition(".")[0] or name, *_imported(texts[name], package)]
+    return [*found, *sorted(texts.items())]
+
+
+def _source(function: types.FunctionType) -> str:
+    try:
+        return inspect.getsource(function.__code__)
     except (OSError, TypeError):
         raise ValueError(
-            f"the source of {name} cannot be read, so that its results cannot be told from those of another function "
-            "of that name: define it in a file or in a notebook, or say cache=False"
+            f"the source of {function.__qualname__} cannot be read, so that its results cannot be told from those of "
+            "another function of that name: define it in a file or in a notebook, or say cache=False (also for a sweep "
+            "within a function that a notebook sent to another process)"
         ) from None
-    closed = {key: cell.cell_contents for key, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)}
-    read = {key: function.__globals__[key] for key in sorted(_globals_read(code)) if key in function.__globals__}
-    used = [
-        (key, _variable(value, f"{key}, which {name} uses,", function.__module__, seen))
-        for key, value in (closed | read).items()
-    ]
-    defaults = _content((function.__defaults__, function.__kwdefaults__), f"a default of {name}")
-    return function.__module__, name, source, _compiled(code), defaults, *used
 
 
-def _variable(value: Any, what: str, module: str, seen: set) -> Any:
-    """A variable that a function uses: functions and classes of its own module by source, others by name."""
-    if not inspect.isfunction(value):
-        value = inspect.unwrap(value)  # functools.cache
-    if isinstance(value, types.ModuleType):
-        return "module", value.__name__
-    name = getattr(value, "__module__", None), getattr(value, "__qualname__", getattr(value, "__name__", None))
-    if callable(value) and name[1] and name[0] != module:
-        return "name", *name
-    if inspect.isfunction(value):
-        return _function(value, seen)
-    if isinstance(value, type):
-        members = [(key, getattr(member, "__func__", member)) for key, member in vars(value).items()]  # static, class
-        plain = [(key, member) for key, member in members if type(member) in PLAIN and not key.startswith("__")]
-        written = [f for _, f in members if inspect.isfunction(f) and f.__code__.co_filename != "<string>"]
-        bases = [_variable(base, what, module, seen) for base in value.__bases__]
-        return "class", *name, bases, plain, *(_function(method, seen) for method in written)
-    return _content(value, what)
+def _imported(source: str, package: str | None) -> Iterator[str]:
+    try:
+        nodes = ast.walk(ast.parse(textwrap.dedent(source)))
+    except SyntaxError:  # a lambda amid the lines of a call, which has no imports
+        return
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
 
 
-def _globals_read(code: types.CodeType) -> set[str]:
-    inner = [_globals_read(part) for part in code.co_consts if isinstance(part, types.CodeType)]
-    return {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}.union(*inner)
+def _read(code: types.CodeType) -> set[str]:
+    """The global names that a function reads, in its inner functions and classes too."""
+    inner = [_read(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return {step.argval for step in dis.get_instructions(code) if step.opname in READS}.union(*inner)
+
+
+def _words(code: types.CodeType) -> list[str]:
+    inner = [_words(part) for part in code.co_consts if isinstance(part, types.CodeType)]
+    return sorted({*code.co_names}.union(*inner))
 
 
 def _compiled(code: types.CodeType) -> Any:
@@ -180,16 +354,19 @@ class Cache:
     @classmethod
     def open(cls, function: types.FunctionType, root: str | Path | None = None) -> Cache:
         """The entries of ``function`` in ``root`` (default: sweep/ in `home`). Raises CacheError when it is no use."""
+        key = study_key(function)[:16]
         name = re.sub(r"\W+", "_", f"{function.__module__}.{function.__qualname__}")[-60:]
-        folder = Path(root or home() / "sweep") / f"{name}-{study_key(function)[:16]}"
+        # absolute: the study may go to another folder
+        folder = (Path(root).expanduser() if root else home() / "sweep").absolute() / f"{name}-{key}"
         probe = folder / f"{_own()}.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             probe.touch()
             probe.unlink()
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a null character
+            reason = getattr(error, "strerror", error)
             raise CacheError(
-                f"the cache folder {folder} cannot be written ({error.strerror}): point LABKIT_CACHE to a folder of "
+                f"the cache folder {str(folder)!r} cannot be written ({reason}): point LABKIT_CACHE to a folder of "
                 "yours, or say cache=False"
             ) from error
         return cls(folder)
@@ -199,16 +376,19 @@ class Cache:
         path = self.folder / key
         try:
             data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:  # it may well be intact, and too many files be open
+            warnings.warn(f"the cache entry {path} cannot be read ({error}); it is computed again", stacklevel=2)
+            return None
+        try:
             if data[:32] != _checksum(key, data[32:]):
                 raise ValueError("its checksum is wrong")
             row = np.load(io.BytesIO(data[32:]), allow_pickle=False)
             return {name: row[name] for name in row.dtype.names}
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, EOFError) as error:
+        except (ValueError, TypeError, EOFError) as error:
             warnings.warn(f"the cache entry {path} is damaged ({error}); it is computed again", stacklevel=2)
-            if path.is_file():
-                path.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             return None
 
     def write(self, key: str, result: dict[str, np.ndarray]) -> None:
@@ -217,7 +397,7 @@ class Cache:
         for name, value in result.items():
             row[name] = value
         content = io.BytesIO()
-        np.save(content, row, allow_pickle=False)
+        np.lib.format.write_array(content, row, version=(3, 0), allow_pickle=False)  # 3.0: a name may be λ
         data = content.getvalue()
         temporary = self.folder / f"{key}.{_own()}.tmp"
         try:

@@ -6,6 +6,7 @@ the same code at three sizes, and the size is a choice of the person who runs it
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from dataclasses import dataclass
@@ -35,6 +36,13 @@ def device() -> torch.device:
     name = os.environ.get("LABKIT_DEVICE", "").strip()
     if not name:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return valid_device(name, "LABKIT_DEVICE")
+
+
+def valid_device(name: torch.device | str, argument: str = "device") -> torch.device:
+    """The device of that name; ValueError when torch or this computer does not have it."""
+    import torch
+
     try:
         chosen = torch.device(name)
         torch.empty(0, device=chosen)
@@ -44,7 +52,7 @@ def device() -> torch.device:
         NotImplementedError,
     ) as error:  # torch raises AssertionError without CUDA
         raise ValueError(
-            f"LABKIT_DEVICE must name a device of this computer such as cpu or cuda, got {name!r}"
+            f"{argument} must name a device of this computer such as cpu or cuda, got {str(name)!r}"
         ) from error
     return chosen
 
@@ -73,9 +81,9 @@ def generator(seed: int) -> torch.Generator:
     """
     import torch
 
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise TypeError(f"seed must be an integer, got {seed!r}")
-    return torch.Generator(device="cpu").manual_seed(seed)
+    return torch.Generator(device="cpu").manual_seed(operator.index(seed))
 
 
 def profile() -> str:

@@ -25,6 +25,7 @@ import itertools
 import math
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 
@@ -323,24 +324,29 @@ class Panel(widgets.VBox):
     controls : sliders and choices, shown in this order.
     setup : figure -> None, called once before the first ``draw``: axes, labels, whatever never moves.
     challenge : optional :class:`Challenge`.
+    refine : optional, (values, result) -> iterator of results, each with more in it than the one before: what is too
+        slow for a slider, such as the dots of a simulation beside its curve. It is asked for them one by one (50 ms
+        each are a good length) once nothing has moved for a while, and dropped as soon as something moves.
 
     Raises whatever compute, draw or alt raise, after showing it: a panel never hides an error.
     """
 
-    def __init__(self, compute, draw, alt, controls=(), *, setup=None, figsize=(9.6, 4.3), challenge=None):
+    def __init__(self, compute, draw, alt, controls=(), *, setup=None, figsize=(9.6, 4.3), challenge=None, refine=None):
         names = [control.name for control in controls]
         if len(set(names)) < len(names):
             raise ValueError(f"two controls share a name: {names}")
         self._compute, self._alt, self.challenge = compute, alt, challenge
+        self._refine, self._steps = refine or (lambda values, result: ()), iter(())
         self._takes_progress = len(inspect.signature(compute).parameters) > 1
         self._stage = _Stage(setup or (lambda figure: None), draw, figsize)
         self.controls = {control.name: control for control in controls}
         self.result, self.text, self.seconds = None, "", {}
         self._busy = self._stale = False
-        self._picture = self._sharpening = None
+        self._picture = self._next = None
         self._ran, self._challenge_met_at = self._waiting(), None
 
-        self._image = _Picture(format="png", layout=widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px"))
+        whole = widgets.Layout(width="100%", max_width=f"{100 * figsize[0]:.0f}px", margin="0")  # no scroll bar
+        self._image = _Picture(format="png", layout=whole)
         self._readout, self._error, self._goal = widgets.HTML(), widgets.HTML(), widgets.HTML()
         self._bar = widgets.FloatProgress(min=0, max=1, layout=widgets.Layout(width="370px", display="none"))
         self._run = widgets.Button(description="Run", icon="play", tooltip="compute with the settings above")
@@ -426,10 +432,21 @@ class Panel(widgets.VBox):
         try:
             if slow:
                 self._say(f"{self.text} ⏳")
-            self._stale = True
-            while self._stale:
-                self._stale = False
-                self._frame("jpeg" if answer == LIVE else "png")
+            with self._showing_errors():
+                self._stale = True
+                while self._stale:
+                    self._stale = False
+                    self._frame("jpeg" if answer == LIVE else "png")
+        finally:
+            self._busy = False
+            self._bar.layout.display = "none"
+            if self.text:
+                self._say(self.text)
+
+    @contextmanager
+    def _showing_errors(self):
+        try:
+            yield
             self._error.value = ""
         except Exception as error:
             self._error.value = (
@@ -437,38 +454,52 @@ class Panel(widgets.VBox):
                 f"{html.escape(str(error) or type(error).__name__)} — the picture is the last one that could.</div>"
             )
             raise
-        finally:
-            self._busy = False
-            self._bar.layout.display = "none"
-            if self.text:
-                self._say(self.text)
 
     def _frame(self, format="png"):
+        if self._next:
+            self._next.cancel()
         values, clock = self.values | self._ran, time.perf_counter
         start = clock()
         result = self._compute(values, self._progress) if self._takes_progress else self._compute(values)
         computed = clock()
-        text = self._alt(values, result)
-        picture = self._stage.paint(result)
+        self._paint(values, result)
         drawn = clock()
-        self.result, self.text, self._picture = result, text, picture
+        self._steps = iter(self._refine(values, result))
         self._deliver(format)
         self.seconds = {"compute": computed - start, "draw": drawn - computed, "encode": clock() - drawn}
         if self.challenge:
             self._judge(values, result)
 
-    def _deliver(self, format="png"):
-        """Bring the picture to the page; a "jpeg" now, where somebody can do it, a "png" when all is quiet."""
-        if self._sharpening:
-            self._sharpening.cancel()
-            self._sharpening = None
-        if format == "jpeg" and (loop := _running_loop()):
-            self._sharpening = loop.call_later(QUIET_SECONDS, self._deliver)
-        else:
-            format = "png"
+    def _paint(self, values, result):
+        text, picture = self._alt(values, result), self._stage.paint(result)
+        self.result, self.text, self._picture = result, text, picture
+
+    def _deliver(self, format):
+        """Bring the picture to the page: a "jpeg" now, where a sharp one can follow by itself, or a "png"."""
+        loop = _running_loop()
+        self._next = loop and loop.call_later(QUIET_SECONDS, self._when_quiet, format)
+        self._send_picture(format if loop else "png")
+
+    def _send_picture(self, format):
         with self._image.hold_sync():
             self._image.value, self._image.format = _encoded(self._picture, format), format
             self._image.tooltip = self.text
+
+    def _when_quiet(self, format):
+        """Sharpen the picture, then refine it: a step at a time, so that a move comes through in between."""
+        if format != "png":
+            self._send_picture("png")
+        self._next = self.refine(steps=1) and _running_loop().call_later(0.01, self._when_quiet, "png")
+
+    def refine(self, steps=None):
+        """Take so many steps of ``refine``, by default all; returns whether there were any."""
+        with self._showing_errors():
+            taken = list(itertools.islice(self._steps, steps))
+            if taken:
+                self._paint(self.values | self._ran, taken[-1])
+                self._send_picture("png")
+                self._say(self.text)
+        return bool(taken)
 
     def _judge(self, values, result):
         met = bool(self.challenge.met(values, result))
@@ -504,6 +535,7 @@ class Panel(widgets.VBox):
             yield item
 
     def _repr_mimebundle_(self, **kwargs):
+        self.refine()  # what is saved with the notebook is complete
         bundle = super()._repr_mimebundle_(**kwargs)
         bundle = bundle[0] if isinstance(bundle, tuple) else bundle
         return {**bundle, "text/plain": self.text, "image/png": base64.b64encode(self.png).decode()}
@@ -522,12 +554,13 @@ class Panel(widgets.VBox):
         total, compute = {}, {}
         open_before = _open_figures()
         self.reset()
+        self._frame()  # without refinement
         first = self._picture.tobytes()
         challenge_met = self._challenge_met_at is not None
         if self.challenge and challenge_met:
             trouble.append("the challenge is met before anything is moved")
         moves = 0
-        for target in self._positions(rng, random_positions):
+        for number, target in enumerate(self._positions(rng, random_positions)):
             for name, value in target.items():
                 control, text, picture = self.controls[name], self.text, self._picture.tobytes()
                 if control.value == value:
@@ -558,6 +591,10 @@ class Panel(widgets.VBox):
                     self._frame("jpeg" if control.answer == LIVE else "png")
                 total.setdefault(control.answer, []).append(sum(self.seconds.values()) * 1e3)
                 compute.setdefault(control.answer, []).append(self.seconds["compute"] * 1e3)
+            if number % 16 == 0:
+                self.refine()
+                if not _finite(self.result):
+                    trouble.append(f"{self.values}: the refined result is not finite")
         trouble += [f"{name} never changes the picture" for name in self.controls if name not in moved]
         for times, budget, what in ((total, BUDGET_MS, "frame"), (compute, COMPUTE_BUDGET_MS, "compute")):
             for answer, spent in times.items():

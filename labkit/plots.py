@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import matplotlib as mpl
 import numpy as np
 from matplotlib.collections import LineCollection
+from matplotlib.patches import Polygon
 from matplotlib.path import Path
 
 # Okabe and Ito's eight colors: told apart with every common color blindness.
@@ -99,6 +100,18 @@ def dots(ax, key, x, y, **style):
     return line(ax, key, x, y, **{"linestyle": "none", "marker": "o", "markersize": 6, **style})
 
 
+def area(ax, key, x, y, **style):
+    """What lies between a curve and zero; x and y of shape (points,)."""
+    x, y = numbers(x), numbers(y)
+    corners = np.stack([np.concatenate([x[:1], x, x[-1:]]), np.concatenate([[0], y, [0]])], axis=-1)
+    artist = _find(ax, key)
+    if artist is None:
+        return ax.add_patch(Polygon(corners, gid=key, **{"color": MIST, "linewidth": 0, **style}))
+    if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
+        artist.set_xy(corners)
+    return artist
+
+
 def now(ax, key, x, y):
     """Where the sliders stand: the same yellow dot in every picture."""
     style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6}
@@ -119,6 +132,21 @@ def text(ax, key, x, y, words, **style):
     return artist
 
 
+def labels(ax, key, x, y, words, apart=0.1, **style):
+    """A word beside each point (points,), below to the right, or above to the left where the axes end.
+
+    Points nearer than ``apart`` (data units) would have their words over each other: those are left out.
+    """
+    places = np.stack([numbers(x), numbers(y)], axis=-1)
+    gaps = np.linalg.norm(places[:, None] - places, axis=-1) + np.diag(np.full(len(places), np.inf))
+    low, high = ax.get_ylim()
+    for i, (word, (px, py), gap) in enumerate(zip(words, places, gaps.min(0), strict=True)):
+        side = 1 if (py - low) / (high - low) > 0.2 else -1
+        where = px + 0.02 * side * np.ptp(ax.get_xlim()), py - 0.04 * side * (high - low)
+        beside = text(ax, f"{key} {i}", *where, word if gap > apart else "", va="center", **style)
+        beside.set_horizontalalignment("left" if side > 0 else "right")
+
+
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
@@ -135,7 +163,7 @@ def image(ax, key, rgb, extent):
 def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     """Level lines of z (len(y), len(x)), part of the map: drawn anew only when z changed.
 
-    Each is labeled where it crosses the height nearest to label_y (default: the middle).
+    Each is labeled where it crosses the height nearest to label_y (default: the middle), well inside the axes.
     """
     x, y, z, old = numbers(x), numbers(y), numbers(z), _find(ax, key)
     if old is not None:
@@ -149,6 +177,9 @@ def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     spots = []
     for level in levels:
         row, column = np.nonzero((z[:, :-1] < level) != (z[:, 1:] < level))
+        inside = np.abs(x[column] - (x[0] + x[-1]) / 2) < 0.45 * abs(x[-1] - x[0])
+        inside &= np.abs(y[row] - (y[0] + y[-1]) / 2) < 0.48 * abs(y[-1] - y[0])
+        row, column = row[inside], column[inside]
         if len(row):
             nearest = np.argmin(np.abs(y[row] - label_y))
             spots.append((x[column[nearest]], y[row[nearest]]))
@@ -222,6 +253,12 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def root_axis(ax, high, ticks):
+    """Make y an error axis in √: it has a zero, as a log axis has not, and still tells small errors apart."""
+    ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+    ax.set(ylim=(0, high), yticks=ticks, yticklabels=[f"{tick:g}" for tick in ticks])
 
 
 # --- the regime triangle ------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """How many dimensions a set of vectors fills: three readings of the spectrum of its covariance.
 
-Each takes a covariance matrix. Of data (rows = samples) take `gram`: the smaller of two matrices that share the
-nonzero eigenvalues λ, so that the larger one is never formed. Leading axes are batches; device and dtype are kept.
+Each takes a covariance matrix, or, as `participation_ratio`, `data_effective_rank` and `data_rank`, data (rows =
+samples), of which no covariance is formed that is larger than the data. Leading axes are batches; device and dtype
+are kept.
 
 ==========================  =============================  ====================================================
 ``participation(cov)``      (Σλ)² / Σλ²                    smooth count: k equal eigenvalues give k
@@ -13,6 +14,7 @@ nonzero eigenvalues λ, so that the larger one is never formed. Leading axes are
 data changes none of them.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,9 +28,11 @@ def gram(z: Tensor, center: bool = True) -> Tensor:
     """The smaller of the covariance ZᵀZ/n (dim, dim) and the Gram matrix ZZᵀ/n (n, n) of z (..., n, dim).
 
     ``center`` subtracts the mean row first; uncentered is the plain second moment. Both products have the same
-    nonzero eigenvalues, hence the same participation, effective and numerical rank.
+    nonzero eigenvalues, hence the same participation, effective and numerical rank. Squaring costs half of the digits:
+    eigenvalues below n·eps of the largest are rounding; the rank of data is counted by `data_rank`.
 
-    Raises ValueError for fewer than two axes, an empty z, NaN or infinity; TypeError for integers.
+    Raises ValueError for fewer than two axes, an empty z, NaN or infinity, and for numbers whose squares under- or
+    overflow; TypeError for integers, complex numbers and half precision.
 
     >>> gram(torch.tensor([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
     tensor([[ 1., -1.],
@@ -36,8 +40,11 @@ def gram(z: Tensor, center: bool = True) -> Tensor:
     """
     z = _admit_data(z)
     if center:
-        z = z - z.mean(-2, keepdim=True)
+        z = _centered(z)
     n, dim = z.shape[-2:]
+    size, limits = z.detach().abs().amax((-2, -1)), torch.finfo(z.dtype)
+    fits = (size == 0) | ((size**2 > limits.tiny / limits.eps) & (size**2 * max(n, dim) < limits.max))
+    refuse("largest entry of z", size, fits, f"has a square that does not fit into {z.dtype}: scale z")
     return (z @ z.mT if n < dim else z.mT @ z) / n
 
 
@@ -53,14 +60,7 @@ def participation_ratio(z: Tensor, center: bool = True) -> Tensor:
     >>> participation_ratio(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(2.)
     """
-    z = _admit_data(z)
-    size = z.detach().abs().amax((-2, -1), keepdim=True)
-    z = z / torch.where(size > 0, size, 1)  # squares of squares of tiny or huge numbers would under- or overflow
-    cov = gram(z, center)
-    rounding = z.shape[-1] * (8 * torch.finfo(z.dtype).eps) ** 2  # what centering leaves of a constant
-    trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1)
-    refuse("variance of z", trace.detach(), trace > rounding, "must be > 0: all rows are equal")
-    return participation(cov)
+    return participation(gram(_admit_spread(z, center), center=False))
 
 
 def participation(cov: Tensor) -> Tensor:
@@ -71,8 +71,7 @@ def participation(cov: Tensor) -> Tensor:
     >>> participation(torch.diag(torch.tensor([2.0, 2.0, 2.0, 0.0])))
     tensor(3.)
     """
-    cov = _admit(cov)
-    _refuse_zero(cov)
+    cov = _scaled(_admit_positive(cov))
     return cov.diagonal(dim1=-2, dim2=-1).sum(-1) ** 2 / (cov**2).sum((-2, -1))
 
 
@@ -87,28 +86,80 @@ def effective_rank(cov: Tensor) -> Tensor:
     >>> effective_rank(torch.diag(torch.tensor([4.0, 2.0, 2.0, 0.0])))
     tensor(2.)
     """
-    cov = _admit(cov)
-    _refuse_zero(cov)
-    eigenvalues = torch.linalg.eigvalsh(cov)  # ascending
-    least, most = eigenvalues[..., 0], eigenvalues[..., -1]
-    slack = torch.finfo(cov.dtype).eps ** 0.5 * most
-    refuse("least eigenvalue of cov", least.detach(), least >= -slack, "must be >= 0: a covariance")
-    return cov.diagonal(dim1=-2, dim2=-1).sum(-1) / most
+    cov = _admit_positive(cov)
+    return cov.diagonal(dim1=-2, dim2=-1).sum(-1) / _eigenvalues(cov)[..., -1]
+
+
+def data_effective_rank(z: Tensor, center: bool = True) -> Tensor:
+    """Σ s² / s₁² over the singular values s of the data z (..., n, dim) → (...): `effective_rank` of its covariance.
+
+    Raises ValueError as `participation_ratio` does.
+
+    >>> data_effective_rank(torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
+    tensor(1.2500)
+    """
+    s = torch.linalg.svdvals(_admit_spread(z, center))  # descending
+    return (s / s[..., :1]).square().sum(-1)
 
 
 def numerical_rank(cov: Tensor, rtol: float | None = None) -> Tensor:
     """Number of eigenvalues of (..., dim, dim) above rtol·λmax → (...), int64; 0 for a zero matrix.
 
-    rtol: by default dim·eps of the dtype, the rounding of a product such as `gram`; else in [0, 1). Raises
-    ValueError for another rtol and for matrices that are not square, symmetric and finite.
+    rtol: by default dim·eps of the dtype; else in [0, 1). Of a `gram` of n samples take at least n·eps. Raises
+    ValueError for another rtol, for matrices that are not square, symmetric and finite, and for a negative eigenvalue.
 
     >>> numerical_rank(torch.ones(3, 3))
     tensor(1)
     """
     cov = _admit(cov)
-    if rtol is not None and not 0 <= rtol < 1:
+    eigenvalues = _eigenvalues(_scaled(cov))
+    return (eigenvalues > _rtol(rtol, cov) * eigenvalues[..., -1:]).sum(-1)
+
+
+def data_rank(z: Tensor, center: bool = True, rtol: float | None = None) -> Tensor:
+    """Number of singular values of the data z (..., n, dim) above rtol·s₁ → (...), int64; 0 when all rows are equal.
+
+    No square is taken, so that directions down to max(n, dim)·eps of the strongest are seen: the default of rtol,
+    plus what centering leaves of a large mean. Raises ValueError as `gram` does, and for rtol outside [0, 1).
+
+    >>> z = torch.tensor([[1.0, 2.0, 1e-5], [2.0, 4.0, -1e-5], [3.0, 6.0, 1e-5]])
+    >>> data_rank(z, center=False), numerical_rank(gram(z, center=False))
+    (tensor(2), tensor(1))
+    """
+    z = _scaled(_admit_data(z))
+    s = torch.linalg.svdvals(_centered(z) if center else z)
+    left = torch.finfo(z.dtype).eps * math.sqrt(z.shape[-2] * z.shape[-1]) if center and rtol is None else 0.0
+    return (s > _rtol(rtol, z) * s[..., :1] + left).sum(-1)
+
+
+def _rtol(rtol: float | None, matrix: Tensor) -> float:
+    if rtol is None:
+        return max(matrix.shape[-2:]) * torch.finfo(matrix.dtype).eps
+    if not 0 <= rtol < 1:
         raise ValueError(f"rtol must lie in [0, 1), got {rtol}")
-    return torch.linalg.matrix_rank(cov, rtol=rtol, hermitian=True)
+    return rtol
+
+
+def _eigenvalues(cov: Tensor) -> Tensor:
+    """Ascending, after a check that none is negative beyond rounding."""
+    eigenvalues = torch.linalg.eigvalsh(cov)
+    least, most = eigenvalues[..., 0].detach(), eigenvalues[..., -1].detach().abs()
+    slack = torch.finfo(cov.dtype).eps ** 0.5 * most
+    refuse("least eigenvalue of cov", least, least >= -slack, "must be >= 0: a covariance")
+    return eigenvalues
+
+
+def _centered(z: Tensor) -> Tensor:
+    return z - z.mean(-2, keepdim=True)
+
+
+def _admit_spread(z: Tensor, center: bool) -> Tensor:
+    """z scaled and centered, after a check that its rows are not all equal to rounding."""
+    z = _scaled(_admit_data(z))
+    z = _centered(z) if center else z
+    variance, rounding = z.square().sum((-2, -1)).detach() / z.shape[-2], 8 * torch.finfo(z.dtype).eps
+    refuse("variance of z", variance, variance > z.shape[-1] * rounding**2, "must be > 0: all rows are equal")
+    return z
 
 
 class Eigenpairs(NamedTuple):
@@ -181,6 +232,7 @@ def krylov_eigenpairs(
 
 def _admit_data(z: Tensor) -> Tensor:
     (z,) = as_tensors(z=z)
+    _refuse_half(z=z)
     if z.dim() < 2 or 0 in z.shape:
         raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
     require_finite(z=z)
@@ -189,6 +241,7 @@ def _admit_data(z: Tensor) -> Tensor:
 
 def _admit(cov: Tensor) -> Tensor:
     (cov,) = as_tensors(cov=cov)
+    _refuse_half(cov=cov)
     if cov.dim() < 2 or cov.shape[-1] != cov.shape[-2] or 0 in cov.shape:
         raise ValueError(f"cov must be (..., dim, dim) and not empty, got {tuple(cov.shape)}")
     require_finite(cov=cov)
@@ -197,6 +250,20 @@ def _admit(cov: Tensor) -> Tensor:
     return cov
 
 
-def _refuse_zero(cov: Tensor) -> None:
+def _admit_positive(cov: Tensor) -> Tensor:
+    cov = _admit(cov)
     trace = cov.diagonal(dim1=-2, dim2=-1).sum(-1).detach()
     refuse("trace of cov", trace, trace > 0, "must be > 0")
+    return cov
+
+
+def _refuse_half(**named: Tensor) -> None:
+    for name, value in named.items():
+        if value.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{name} must be float32 or float64, got {value.dtype}: use {name}.float()")
+
+
+def _scaled(matrix: Tensor) -> Tensor:
+    """The matrix with 1 as its largest entry: squares of tiny or huge numbers would under- or overflow."""
+    size = matrix.detach().abs().amax((-2, -1), keepdim=True)
+    return matrix / torch.where(size > 0, size, 1)

@@ -3,6 +3,15 @@
 A net is a function ``forward(params, x) -> (net, batch, out)`` of ``params``, a dict of tensors (net, ...). The
 loss is one number per net and their sum is differentiated, so gradients never mix. Inside `train` all parameters
 are one matrix (net, n_params): an optimizer, a clip or a mask is then a handful of operations, whatever the net.
+
+    >>> g = generators(range(32))  # 32 nets with 20 inputs, 48 hidden ReLU units, 1 output and biases
+    >>> params = {"w0": he((48, 20), g), "b0": normal((48,), g, 0.1), "w1": he((1, 48), g), "b1": normal((1,), g, 0.1)}
+    >>> def forward(p, x):
+    ...     return linear(linear(x, p["w0"], p["b0"]).relu(), p["w1"], p["b1"])
+    >>> x = normal((80, 20), generators([100]))[0]  # (80, 20)
+    >>> run = train(forward, params, x, x[:, :1] * x[:, 1:2], Adam(0.01), steps=100)
+    >>> run.loss.shape, bool((run.loss[-1] < run.loss[0]).all())
+    (torch.Size([2, 32]), True)
 """
 
 import math
@@ -17,7 +26,7 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 
 from labkit import compute
-from labkit.validate import require_finite, require_positive
+from labkit.validate import refuse, require_finite, require_positive
 
 Params = dict[str, Tensor]
 PerNet = float | Tensor  # one number for all nets, or (net,)
@@ -38,7 +47,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     >>> linear(torch.ones(5, 3), torch.ones(2, 4, 3), torch.zeros(2, 4)).shape
     torch.Size([2, 5, 4])
     """
-    n_nets, n_out, n_in = _weight_shape(weight, 3, "(net, out, in)")
+    n_nets, n_out, n_in = _weight_shape(x, weight, 3, "(net, out, in)")
     if x.dim() not in (2, 3) or x.shape[-1] != n_in or x.shape[:-2] not in ((), (n_nets,)):
         _misfit("x", x, f"(batch, {n_in}) or ({n_nets}, batch, {n_in})", weight)
     if bias is not None and bias.shape != (n_nets, n_out):
@@ -57,7 +66,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int = 
     >>> conv2d(torch.ones(5, 1, 8, 8), torch.ones(2, 4, 1, 3, 3), padding=1).shape
     torch.Size([5, 8, 8, 8])
     """
-    n_nets, n_out, n_in, *_ = _weight_shape(weight, 5, "(net, out, in, k, k)")
+    n_nets, n_out, n_in, *_ = _weight_shape(x, weight, 5, "(net, out, in, k, k)")
     if x.dim() == 5 and x.shape[0] == n_nets:
         x = x.transpose(0, 1).flatten(1, 2)  # (batch, net·in, height, width)
     if x.dim() != 4 or x.shape[1] not in (n_in, n_nets * n_in):
@@ -81,7 +90,9 @@ def to_nets(x: Tensor, n_nets: int) -> Tensor:
     return x.unflatten(1, (n_nets, -1)).transpose(0, 1)
 
 
-def _weight_shape(weight: Tensor, dim: int, wanted: str) -> torch.Size:
+def _weight_shape(x: Tensor, weight: Tensor, dim: int, wanted: str) -> torch.Size:
+    if not x.is_floating_point():
+        raise TypeError(f"x must be a floating tensor, got {x.dtype}")
     if weight.dim() != dim:
         raise ValueError(f"weight must be {wanted}, got {tuple(weight.shape)}")
     return weight.shape
@@ -171,7 +182,8 @@ def cross_entropy(out: Tensor, y: Tensor) -> Tensor:
     tensor([2.3026, 2.3026])
     """
     y = _labels(out, y)
-    return functional.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(1)
+    options = {"reduction": "none", "ignore_index": torch.iinfo(y.dtype).min}  # -100, by default, would count as 0
+    return functional.cross_entropy(out.flatten(0, 1), y.flatten(), **options).view(y.shape).mean(1)
 
 
 def accuracy(out: Tensor, y: Tensor) -> Tensor:
@@ -185,9 +197,11 @@ def accuracy(out: Tensor, y: Tensor) -> Tensor:
 
 def _labels(out: Tensor, y: Tensor) -> Tensor:
     """y as (net, batch)."""
-    if y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
         expected = f"int64 of shape {tuple(out.shape[1:2])} or {tuple(out.shape[:2])}"
         raise ValueError(f"y must be {expected} for output {tuple(out.shape)}, got {y.dtype} {tuple(y.shape)}")
+    if y.device.type == "cpu":  # elsewhere a look would make every step wait; CUDA has an assertion
+        refuse("y", y, (y >= 0) & (y < out.shape[-1]), f"must be a class from 0 to {out.shape[-1] - 1}")
     return y.expand(out.shape[:2])
 
 
@@ -198,7 +212,7 @@ def _labels(out: Tensor, y: Tensor) -> Tensor:
 class SGD:
     """θ ← θ − lr·b with b ← momentum·b + ∇L: ``torch.optim.SGD``.
 
-    ``lr`` > 0 is a number, one per net (net,), or a function ``lr(step, params)`` that gives either.
+    ``lr`` > 0 is a number, one per net (net,), or a function ``lr(step, params)`` that gives either; it may give 0.
     """
 
     lr: Rate
@@ -230,6 +244,8 @@ class Adam:
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
+        if len(self.betas) != 2:
+            raise ValueError(f"betas must be two numbers, got {self.betas}")
         _require_share(**{f"betas[{i}]": beta for i, beta in enumerate(self.betas)})
         if not (0 <= self.eps < math.inf and 0 <= self.weight_decay < math.inf):
             raise ValueError(f"eps and weight_decay must lie in [0, inf), got {self.eps} and {self.weight_decay}")
@@ -246,6 +262,11 @@ class Adam:
         return -lr * (change.add_(theta, alpha=self.weight_decay) if self.weight_decay else change)
 
 
+def _require_above_zero(**named: Tensor) -> None:
+    for name, value in named.items():
+        refuse(name, value, value > 0, "must be > 0")
+
+
 def _require_share(**named: float) -> None:
     for name, value in named.items():
         if not 0 <= value < 1:
@@ -257,17 +278,29 @@ def _require_share(**named: float) -> None:
 
 @dataclass(frozen=True)
 class Trained:
-    """What `train` did to each net. A net that diverged is a result, not an error: see ``diverged``."""
+    """What `train` did to each net. A net that diverged is a result, not an error: see ``diverged``.
 
-    params: Params  # where each net ended
-    best: Params  # where its loss (with ``validate``: its validation loss) was least, of the recorded steps
-    best_loss: Tensor  # (net,), that loss
-    recorded: Tensor  # (record,), int64: numbers of steps after which was recorded
-    loss: Tensor  # (record, net), running training loss
-    validation: Tensor | None  # (record, net)
-    steps: Tensor  # (net,), int64: steps taken until stopped, diverged or all done
-    stopped: Tensor  # (net,), bool: reached its stop loss
-    diverged: Tensor  # (net,), bool: the loss after ``steps`` was not finite, or above ``max_loss``
+    Fields
+        params: where each net ended
+        best: where its loss (with ``validate``: its validation loss) was least, among the recorded steps
+        best_loss: (net,), that loss
+        recorded: (record,), int64, the numbers of steps after which was recorded
+        loss: (record, net), running training loss
+        validation: (record, net), or None without ``validate``
+        steps: (net,), int64, steps taken until stopped, diverged or all done
+        stopped: (net,), bool, reached its stop loss
+        diverged: (net,), bool, the loss after ``steps`` was not finite, or above ``max_loss``
+    """
+
+    params: Params
+    best: Params
+    best_loss: Tensor
+    recorded: Tensor
+    loss: Tensor
+    validation: Tensor | None
+    steps: Tensor
+    stopped: Tensor
+    diverged: Tensor
 
     def __str__(self) -> str:
         steps, lost = self.steps.tolist(), self.diverged.nonzero().flatten().tolist()
@@ -288,7 +321,7 @@ def train(
     batch: int | None = None,
     generators: torch.Generator | Sequence[torch.Generator] | None = None,
     stop_loss: PerNet | None = None,
-    max_loss: float = math.inf,
+    max_loss: PerNet = math.inf,
     clip: PerNet | None = None,
     validate: Callable[[Params], Tensor] | None = None,
     record_every: int | None = None,
@@ -304,14 +337,18 @@ def train(
         loss: (out, y) → (net,), such as `mse` or `cross_entropy`
         batch: samples a step, of a fresh random order every epoch (a rest smaller than a batch waits for the
             next order); None: all n. ``generators`` then says who sees what: one CPU generator for batches that
-            all nets share, a list of them for one's own
-        stop_loss: number or (net,): a net whose running loss is this or less moves no more. The running loss
-            is an exponential mean over about one epoch (rate batch/n); without ``batch`` it is the loss itself
-        max_loss: a net whose loss exceeds this, or is not finite, has diverged and moves no more
+            all nets share, a list of them for one's own; with a list ``forward`` gets x (net, batch, ...). A
+            generator that is used again goes on where it was: make a new one to see the same batches
+        stop_loss: number or (net,): a net whose running loss is this or less moves no more, from the end of the
+            first epoch on. The running loss is the mean over the first epoch, then an exponential mean over about
+            one (rate batch/n); without ``batch`` it is the loss itself
+        max_loss: number or (net,): a net whose loss exceeds this, or is not finite, has diverged and moves no more
         clip: number or (net,), > 0: largest norm of the gradient of a net
         validate: params → (net,), what ``best`` is judged by, less is better; called when recording
-        record_every: steps between records; the start and the end are always recorded
-        autocast: dtype for ``forward`` (parameters, loss and optimizer keep theirs)
+        record_every: steps between records; the start and the end are always recorded, and ``best`` is the best of
+            what is: of these two when not given
+        autocast: ``torch.bfloat16`` for ``forward`` (parameters, loss and optimizer keep theirs); float16 would need
+            its loss scaled
         progress: show a bar
 
     Returns a `Trained`. Raises ValueError or TypeError, before the first step, for what does not fit.
@@ -324,7 +361,12 @@ def train(
     """
     theta = _flat(params)
     n_nets, n = len(theta), _samples(x, y, theta, per_net)
-    _admit_plan(n_nets, n, steps, batch, generators, max_loss, record_every)
+    if isinstance(optimizer, type) or not all(hasattr(optimizer, part) for part in ("lr", "start", "change")):
+        raise TypeError(f"optimizer must be SGD(...) or Adam(...) of labkit.training, got {optimizer!r}")
+    if autocast not in (None, torch.bfloat16):
+        raise ValueError(f"autocast must be torch.bfloat16 or None, got {autocast}")
+    _admit_plan(n_nets, n, steps, batch, generators, record_every)
+    max_loss = _per_net("max_loss", max_loss, theta, _require_above_zero)
     constant_lr = None if callable(optimizer.lr) else _per_net("lr", optimizer.lr, theta, require_positive)
     clip = None if clip is None else _per_net("clip", clip, theta, require_positive)
     stop_loss = None if stop_loss is None else _per_net("stop_loss", stop_loss, theta, require_finite)
@@ -336,7 +378,7 @@ def train(
     stopped, diverged = ~live, ~live
     taken = torch.zeros(n_nets, dtype=torch.int64, device=theta.device)
     best, best_loss = theta.clone(), torch.full_like(theta[:, 0], math.inf)
-    running, records = None, []
+    running, records, good_lr = None, [], live.all()
     with tqdm(total=steps, disable=not progress, unit="step") as bar:
         for step in range(steps + 1):  # the last round only looks: at the loss of the final parameters
             leaf = theta.detach().requires_grad_()
@@ -344,6 +386,8 @@ def train(
             with torch.enable_grad():
                 with cast:
                     out = forward(_named(leaf, params), x_now)
+                if not isinstance(out, Tensor):
+                    raise TypeError(f"forward must give a tensor ({n_nets}, batch, ...), got {type(out).__name__}")
                 losses = loss(out.to(theta.dtype), y_now)
                 total = losses.sum()
             now = losses.detach()
@@ -352,14 +396,17 @@ def train(
                 raise ValueError(f"forward must give ({n_nets}, batch, ...) and loss ({n_nets},), {shapes}")
             if running is None:
                 running = now
-            running = torch.where(live, now if batch is None else running.lerp(now, batch / n), running)
+            share = 1 if batch is None else max(batch / n, 1 / (step + 1))
+            running = torch.where(live, now if share == 1 else running.lerp(now, share), running)
             lost = live & ~(now.isfinite() & (now <= max_loss))
             diverged, live = diverged | lost, live & ~lost
-            if stop_loss is not None:
+            if stop_loss is not None and (batch is None or step + 1 >= n // batch):
                 done = live & (running <= stop_loss)
                 stopped, live = stopped | done, live & ~done
 
             looking = step % LOOK_EVERY == 0 or step == steps
+            if looking and not good_lr:
+                raise ValueError(f"lr(step, params) must be finite and >= 0, which it was not before step {step}")
             last = looking and (step == steps or not live.any())
             if last or step % (record_every or steps) == 0:
                 judged = running if validate is None else _per_net("validate", validate(_named(theta, params)), theta)
@@ -379,6 +426,7 @@ def train(
                 lr = constant_lr
                 if lr is None:
                     lr = _per_net("lr", optimizer.lr(step, _named(theta, params)), theta)
+                    good_lr = good_lr & ((lr >= 0) & lr.isfinite()).all()
                 change = optimizer.change(theta, grad, state, lr[:, None], step)
                 theta = torch.where(live[:, None], theta + change, theta)  # not 0·change, which may be NaN
                 taken += live
@@ -402,28 +450,31 @@ def _admit_plan(
     steps: int,
     batch: int | None,
     generators: torch.Generator | Sequence[torch.Generator] | None,
-    max_loss: float,
     record_every: int | None,
 ) -> None:
-    for name, count in (("steps", steps), ("record_every", record_every)):
+    for name, count in (("steps", steps), ("record_every", record_every), ("batch", batch)):
+        if count is not None and not hasattr(count, "__index__"):
+            raise TypeError(f"{name} must be an integer, got {count!r}")
         if count is not None and count < 1:
             raise ValueError(f"{name} must be >= 1, got {count}")
-    if not max_loss > 0:
-        raise ValueError(f"max_loss must be > 0, got {max_loss}")
     if (batch is None) != (generators is None):
         raise ValueError("batch and generators belong together: give both, or neither to use all samples")
     if batch is None:
         return
-    if not 1 <= batch <= n:
+    if batch > n:
         raise ValueError(f"batch must lie in [1, {n}], the number of samples, got {batch}")
-    if not isinstance(generators, torch.Generator | list | tuple):
-        raise TypeError(f"generators must be a torch.Generator or a list of them, got {type(generators).__name__}")
-    if not isinstance(generators, torch.Generator) and len(generators) != n_nets:
+    if isinstance(generators, torch.Generator):
+        return
+    if not isinstance(generators, list | tuple) or not all(isinstance(g, torch.Generator) for g in generators):
+        raise TypeError(f"generators must be a torch.Generator or a list of them, got {generators!r}")
+    if len(generators) != n_nets:
         raise ValueError(f"generators must be one for all nets or a list of {n_nets}, got a list of {len(generators)}")
 
 
 def _flat(params: Params) -> Tensor:
     """All parameters as one new matrix (net, n_params)."""
+    if not isinstance(params, dict):
+        raise TypeError(f"params must be a dict of tensors (net, ...), got {type(params).__name__}")
     if not params:
         raise ValueError("params must hold at least one tensor (net, ...), got none")
     for name, value in params.items():
@@ -470,7 +521,10 @@ def _samples(x: Tensor, y: Tensor, theta: Tensor, per_net: bool) -> int:
 
 def _per_net(name: str, value: PerNet, theta: Tensor, require: Callable | None = None) -> Tensor:
     """A number or (net,) as (net,), after the check ``require``."""
-    value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device).detach()
+    try:
+        value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device).detach()
+    except (TypeError, ValueError, RuntimeError):  # a text, None, a ragged list
+        raise TypeError(f"{name} must be a number or ({len(theta)},), one per net, got {value!r}") from None
     if value.shape not in ((), theta.shape[:1]):
         raise ValueError(f"{name} must be a number or ({len(theta)},), one per net, got {tuple(value.shape)}")
     if require is not None:  # not of what changes from step to step: a look at a value makes a GPU wait

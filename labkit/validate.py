@@ -32,17 +32,45 @@ def as_tensors(**named: float | Tensor) -> tuple[Tensor, ...]:
             raise TypeError(f"{name} must be a number or a torch tensor, got {type(value).__name__}")
     for name, value in tensors.items():
         if not value.is_floating_point():
-            raise TypeError(f"{name} must be a floating tensor, got dtype {value.dtype}: use {name}.double()")
+            remedy = "" if value.is_complex() else f": use {name}.double()"
+            raise TypeError(f"{name} must be a floating tensor, got dtype {value.dtype}{remedy}")
     if tensors:
         (first, leader), *others = tensors.items()
         for name, value in others:
             if value.device != leader.device:
                 raise ValueError(f"{first} is on {leader.device} but {name} is on {value.device}: use one device")
+        for name, value in tensors.items():
+            if value.layout != torch.strided or value.is_meta:
+                kind = "meta" if value.is_meta else str(value.layout).removeprefix("torch.").removesuffix("_coo")
+                raise TypeError(f"{name} must be a dense tensor with values, got a {kind} tensor")
         dtypes = (value.dtype for value in tensors.values())
         device, dtype = leader.device, reduce(torch.promote_types, dtypes)
     else:
         device, dtype = compute.device(), compute.dtype()
     return tuple(torch.as_tensor(value, dtype=dtype, device=device) for value in named.values())
+
+
+def require_whole(low: int, **named: int) -> None:
+    """Refuse what is not a whole number ≥ low: TypeError for the kind, ValueError for the size.
+
+    >>> require_whole(1, dim=0)
+    Traceback (most recent call last):
+    ValueError: dim must be >= 1, got 0
+    """
+    for name, value in named.items():
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise TypeError(f"{name} must be a whole number, got {value!r}")
+        if value < low:
+            raise ValueError(f"{name} must be >= {low}, got {value}")
+
+
+def require_generator(generator: torch.Generator) -> None:
+    """Refuse what is not a torch.Generator of the CPU: a seed means the same on every device."""
+    if not isinstance(generator, torch.Generator):
+        hint = "labkit.compute.generator(seed) makes one"
+        raise TypeError(f"generator must be a torch.Generator, got {generator!r}: {hint}")
+    if generator.device.type != "cpu":
+        raise ValueError(f"generator must be one of the CPU, got one of {generator.device}")
 
 
 def require_range(low: float, high: float, **named: Tensor) -> None:

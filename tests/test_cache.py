@@ -1,10 +1,15 @@
+import abc
+import enum
+import functools
+import importlib
 import io
 import linecache
 import os
 import pickle
 import subprocess
 import sys
-from dataclasses import dataclass
+import typing
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +17,7 @@ import pytest
 import torch
 
 from labkit import cache, compute
-from labkit.cache import Cache, CacheError, entry_key, study_key
+from labkit.cache import Cache, CacheError, study_key, value_key
 from labkit.diagonal.tasks import FULL, NONE
 
 
@@ -72,6 +77,147 @@ def test_whatever_changes_the_result_changes_the_key(one, other):
     assert study_key(define(one)) == study_key(define(one))
 
 
+PLACES = {  # where code or a value can hide from a look at the study itself; ? is what differs
+    "lambda made elsewhere": "study = elsewhere.call(lambda x: x + ?)",
+    "decorated elsewhere": "@elsewhere.call\ndef study(x, seed): return x + ?",
+    "helper decorated elsewhere": "@elsewhere.call\ndef g(x): return x + ?\ndef study(x, seed): return g(x)",
+    "class attribute, list": "class C:\n    a = [?]\ndef study(x, seed): return C.a",
+    "class attribute, dict": "class C:\n    a = {'b': (?,)}\ndef study(x, seed): return C.a",
+    "class attribute, array": "class C:\n    a = np.array([?])\ndef study(x, seed): return C.a",
+    "property": "class C:\n    @property\n    def a(self): return ?\ndef study(x, seed): return C().a",
+    "cached property": "class C:\n    @functools.cached_property\n    def a(self): return ?\ndef study(x, seed): C().a",
+    "cached method": "class C:\n    @functools.lru_cache\n    def a(self): return ?\ndef study(x, seed): C().a()",
+    "static method": "class C:\n    @staticmethod\n    def a(): return ?\ndef study(x, seed): return C.a()",
+    "nested class": "class C:\n    class D:\n        def a(self): return ?\ndef study(x, seed): return C.D().a()",
+    "abstract class": "class B(abc.ABC):\n    def a(self): return ?\nclass C(B): pass\ndef study(x): return C().a()",
+    "named tuple": "class C(typing.NamedTuple):\n    a: int = ?\ndef study(x, seed): return C().a",
+    "enum": "class C(enum.Enum):\n    A = ?\ndef study(x, seed): return C.A",
+    "dataclass default": "@dataclass\nclass C:\n    a: int = ?\ndef study(x, seed): return C().a",
+    "dataclass factory": "@dataclass\nclass C:\n    a: list = field(default_factory=lambda: [?])\ndef study(x): C().a",
+    "method of a global dataclass": "@dataclass\nclass C:\n    def a(self): return ?\nc = C()\ndef study(x): c.a()",
+    "instance": "class C:\n    def __init__(self): self.a = ?\nc = C()\ndef study(x, seed): return c.a",
+    "class of an instance": "class C:\n    def a(self): return ?\nc = C()\ndef study(x, seed): return c.a()",
+    "bound method": "class C:\n    def a(self): return ?\nf = C().a\ndef study(x, seed): return f()",
+    "vectorized": "@np.vectorize\ndef f(x): return x + ?\ndef study(x, seed): return f(x)",
+    "partial": "f = functools.partial(lambda x, y: x + y, y=?)\ndef study(x, seed): return f(x)",
+    "dispatched": "@functools.singledispatch\ndef f(x): 0\n@f.register\ndef _(x: int): return ?\ndef study(x): f(x)",
+    "in a list": "fs = [lambda x: x + ?]\ndef study(x, seed): return fs[0](x)",
+    "default": "def f(x): return x + ?\ndef study(x, seed, f=f): return f(x)",
+    "function attribute": "def study(x, seed): return study.k\nstudy.k = ?",
+    "class body in the study": "k = ?\ndef study(x, seed):\n    class C:\n        a = k\n    return C.a",
+    "network": "net = torch.nn.Linear(1, 1)\ntorch.nn.init.constant_(net.weight, ?)\ntorch.nn.init.zeros_(net.bias)\n"
+    "def study(x, seed): return net(x)",
+    "class of networks": "class N(torch.nn.Module):\n    def forward(self, x): return x + ?\ndef study(x): N()(x)",
+}
+SCOPE = {"np": np, "torch": torch, "functools": functools, "typing": typing, "enum": enum, "abc": abc}
+SCOPE |= {"dataclass": dataclass, "field": field}
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    """Writes a module of this name and imports it, as a new process would."""
+    monkeypatch.syspath_prepend(tmp_path)
+    names = set()
+
+    def write(name, text):
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        importlib.invalidate_caches()
+        for part in names:
+            sys.modules.pop(part, None)
+        names.update((name, name.partition(".")[0]))
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        return importlib.import_module(name)
+
+    yield write
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_code_and_values_do_not_hide(module, place):
+    elsewhere = module("elsewhere", "def call(f):\n    def inner(x, seed=0):\n        return f(x)\n    return inner\n")
+    one, other, again = (define(PLACES[place].replace("?", k), elsewhere=elsewhere, **SCOPE) for k in "121")
+    assert study_key(one) == study_key(again) != study_key(other)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_in_a_module_the_whole_text_counts(module, place):
+    head = "import abc, enum, functools, typing\nimport numpy as np, torch\nfrom dataclasses import dataclass, field\n"
+    head += "class elsewhere:\n    def call(f): return lambda x, seed=0: f(x)\n"
+    texts = [head + PLACES[place].replace("?", k) for k in "121"]
+    one, other, again = [study_key(module("own", text).study) for text in texts]
+    assert one == again != other
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["from own import far\ndef study(x): return far.f(x)", "from own.far import f\ndef study(x): return f(x)"]
+    + ["import own.far\ndef study(x): return own.far.f(x)", "from .far import f\ndef study(x): return f(x)"]
+    + [
+        "def study(x):\n    from . import far\n    return far.f(x)",
+        "def study(x):\n    import own.far\n    own.far.f(x)",
+    ],
+)
+def test_so_does_the_text_of_what_it_imports(module, text):
+    keys = []
+    for k in "121":
+        module("own.farther", f"K = {k}")
+        module("own.far", "def f(x):\n    from own.farther import K\n    return x + K")
+        keys.append(study_key(module("own.near", text).study))
+    assert keys[0] == keys[2] != keys[1]
+
+
+@pytest.mark.parametrize("read", ["far.K", "K"])
+def test_what_a_module_holds_now_counts(module, read):
+    far = module("far", "K = 1\ndef f(x): return x + K")
+    study = define(f"from far import K\ndef study(x, seed): return {read}", far=far)
+    first = study_key(study)
+    far.K, study.__globals__["K"] = 2, 2
+    assert study_key(study) != first
+
+
+def test_a_module_that_was_edited_but_not_imported_again_has_a_key_of_its_own(module, tmp_path):
+    old = module("own", "def f(x): return 1\ndef study(x): return f(x)").study
+    (tmp_path / "own.py").write_text(text := "def f(x): return 2\ndef study(x): return f(x)")
+    linecache.checkcache()
+    assert study_key(old) != study_key(module("own", text).study)
+
+
+def test_what_other_libraries_hold_under_a_name_counts_by_its_name():
+    from scipy.special import expit
+
+    used = {"expit": expit, "relu": torch.relu, "solve": torch.linalg.solve, "mean": np.mean, "log": np.log}
+    for name, value in used.items():
+        assert study_key(define(f"def study(x, seed): return {name}(x)", **{name: value}))
+
+
+def test_what_cannot_be_looked_into_is_refused():
+    for line in ("f = np.frompyfunc(lambda x: x, 1, 1)", "f = torch.Generator()", "f = object()"):
+        with pytest.raises(TypeError, match="f, which study uses, is of type .*, which has no content"):
+            study_key(define(f"{line}\ndef study(x, seed): return f", **SCOPE))
+
+
+def test_a_logger_of_a_module_is_no_obstacle(module):
+    assert study_key(module("own", "import logging\nlog = logging.getLogger('a')\ndef study(x): log.info(x)").study)
+
+
+VALUE = "from dataclasses import dataclass\n@dataclass\nclass C:\n    a: int = 0\n    def f(self): return ?\n"
+
+
+def test_the_class_of_an_argument_is_part_of_its_content(module):
+    one, other, again = (value_key(module("own", VALUE.replace("?", k)).C()) for k in "121")
+    assert one == again != other
+    assert value_key(module("other", VALUE.replace("?", "1")).C()) != one
+    assert value_key(Color.RED) != value_key(Color.BLUE) and value_key(Color.RED) != value_key("RED")
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
 def test_code_that_was_edited_but_not_imported_again_has_a_key_of_its_own():
     """Else the results of the old code would later be taken for those of the new."""
     old, new = define(STUDY), define(STUDY.replace("x * scale", "x + scale"))
@@ -94,10 +240,10 @@ def test_profile_device_and_labkit_are_part_of_the_key(monkeypatch):
 def test_keys_are_the_same_in_every_process():
     """Python shuffles sets and hashes anew in each; running a function specializes its code."""
     program = (
-        "from labkit.cache import study_key, entry_key; from tests.test_cache import define\n"
+        "from labkit.cache import study_key, value_key; from tests.test_cache import define\n"
         'study = define(\'s = {"a", "b", "c"}\\ndef study(x, seed): return x in s or x in {"d", "e", "f"}\')\n'
         "first = study_key(study); [study('a', 0) for _ in range(1000)]\n"
-        "print(first, study_key(study), entry_key(first, {'x': {'u', 'v', 'w'}}))"
+        "print(first, study_key(study), value_key({'u', 'v', 'w'}))"
     )
     said = {
         subprocess.run(
@@ -130,22 +276,22 @@ DIFFERENT = [
 
 
 def test_arguments_of_other_content_have_other_keys():
-    keys = [entry_key("s", {"x": value}) for value in DIFFERENT]
+    keys = [value_key(value) for value in DIFFERENT]
     assert len(set(keys)) == len(DIFFERENT)
-    again = [entry_key("s", {"x": pickle.loads(pickle.dumps(value))}) for value in DIFFERENT]
+    again = [value_key(pickle.loads(pickle.dumps(value))) for value in DIFFERENT]
     assert again == keys
 
 
 def test_layout_in_memory_is_not_content():
     square = torch.arange(4.0).reshape(2, 2)
-    assert entry_key("s", {"x": square.T.contiguous()}) == entry_key("s", {"x": square.T})
-    assert entry_key("s", {"x": square.numpy().T.copy()}) == entry_key("s", {"x": square.numpy().T})
+    assert value_key(square.T.contiguous()) == value_key(square.T)
+    assert value_key(square.numpy().T.copy()) == value_key(square.numpy().T)
 
 
 @pytest.mark.parametrize("value", [object(), torch.Generator(), lambda: 0, np.array([None]), torch.nn.Linear(1, 1)])
 def test_an_argument_without_content_is_refused_by_name(value):
     with pytest.raises(TypeError, match=f"the argument x is of type {type(value).__name__}, which has no content"):
-        entry_key("s", {"x": [1, value]})
+        value_key([1, value], "the argument x")
 
 
 def test_a_variable_without_content_is_refused_by_name():
@@ -259,9 +405,21 @@ def test_an_intact_entry_of_another_call_is_foreign(entries):
         assert entries.read("other") is None
 
 
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), PermissionError(13, "Permission denied")])
+def test_an_entry_that_cannot_be_read_now_is_kept(entries, monkeypatch, error):
+    def refuse(path):
+        raise error
+
+    entries.write("key", {"value": np.array(0.1)})
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="cannot be read .*; it is computed again"):
+        patch.setattr(Path, "read_bytes", refuse)
+        assert entries.read("key") is None
+    assert entries.read("key") == {"value": 0.1}
+
+
 def test_a_folder_in_place_of_an_entry_is_a_warning(entries):
     (entries.folder / "key").mkdir()
-    with pytest.warns(UserWarning, match="damaged"):
+    with pytest.warns(UserWarning, match="cannot be read"):
         assert entries.read("key") is None
 
 

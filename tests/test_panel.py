@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from labkit import plots
-from labkit.panel import QUIET_SECONDS, Challenge, Choice, LogSlider, Panel, Prediction, Slider
+from labkit.panel import Challenge, Choice, LogSlider, Panel, Prediction, Slider
 
 
 def setup(figure):
@@ -121,6 +121,12 @@ def pixels(panel):
     return np.asarray(Image.open(BytesIO(panel.png)).convert("RGB")).astype(int)
 
 
+async def until(condition):
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
 def test_while_moving_a_jpeg_then_a_png_when_all_is_quiet():
     """With a running event loop, as in a kernel; without one the picture is a PNG at once."""
     panel = make()
@@ -132,14 +138,68 @@ def test_while_moving_a_jpeg_then_a_png_when_all_is_quiet():
             await asyncio.sleep(0.02)
         moving = np.asarray(Image.open(BytesIO(panel._image.value))).astype(int)
         assert np.abs(moving - pixels(panel)).mean() < 1  # nobody sees the difference
-        await asyncio.sleep(1.5 * QUIET_SECONDS)
-        assert panel._image.format == "png" and panel._image.value == panel.png
+        await until(lambda: panel._image.format == "png")
+        assert panel._image.value == panel.png
         panel.reset()
         assert panel._image.format == "png"
 
     asyncio.run(hold_the_key())
     panel.controls["waves"].drag(7)
     assert panel._image.format == "png" and panel._image.value == panel.png
+
+
+def growing(values, result):
+    for count in (1, 2, 3):
+        yield result | {"dots": count}
+
+
+def refined(**more):
+    def show(figure, result):
+        draw(figure, result)
+        plots.dots(figure.axes[0], "dots", [0.5] * result.get("dots", 0), range(result.get("dots", 0)))
+
+    def tell(values, result):
+        return f"{values['waves']} waves, {result.get('dots', 0)} dots"
+
+    controls = [Slider("waves", 1, 20, 3, step=1), Slider("height", 0, 2, 1)]
+    return Panel(wave, show, tell, controls, setup=setup, **{"refine": growing} | more)
+
+
+def test_refinement_comes_when_all_is_quiet_and_goes_when_something_moves():
+    panel = refined()
+
+    async def wait_then_move():
+        panel.controls["waves"].drag(4)
+        assert panel.text == "4 waves, 0 dots"
+        await until(lambda: panel.text == "4 waves, 3 dots")
+        assert panel._image.value == panel.png and "3 dots" in panel._readout.value
+        panel.controls["waves"].drag(5)
+        for _ in range(3):  # the second and third move drop what the one before had begun
+            await until(lambda: panel.text.endswith("1 dots"))
+            panel.controls["waves"].drag(panel.values["waves"] + 1)
+            assert panel.text == f"{panel.values['waves']} waves, 0 dots"
+        await until(lambda: panel.text == "8 waves, 3 dots")
+
+    asyncio.run(wait_then_move())
+    assert panel.probe(time_factor=9).moves
+
+
+def test_a_saved_panel_is_refined_and_an_error_on_the_way_is_shown_and_raised():
+    panel = refined()
+    assert panel._repr_mimebundle_()["text/plain"] == "3 waves, 3 dots"
+    assert panel.probe(time_factor=9).moves  # not confused by what was refined before
+
+    def failing(values, result):
+        yield result | {"dots": 1}
+        raise ValueError("too few samples")
+
+    panel = refined(refine=failing)
+    assert panel.refine(steps=1) and panel.text == "3 waves, 1 dots"
+    with pytest.raises(ValueError, match="too few"):
+        panel.refine()
+    assert "too few samples" in panel._error.value
+    panel.set(waves=4)
+    assert panel._error.value == ""
 
 
 def test_only_what_changed_is_drawn_again():

@@ -42,6 +42,14 @@ def test_one_plus_log_is_a_decade_a_unit_with_a_strip_for_minus_one():
     assert np.allclose(plots.lam_at(plots.one_plus_log(lam)), lam, atol=1e-15)
 
 
+def test_root_axis_has_a_zero_and_stretches_what_is_small(ax):
+    plots.root_axis(ax, 4, (0, 0.25, 1))
+    ax.figure.canvas.draw()
+    height = ax.transAxes.inverted().transform(ax.transData.transform([[0, y] for y in (0, 0.25, 1, 4)]))[:, 1]
+    assert np.allclose(height, [0, 0.25, 0.5, 1])
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "0.25", "1"]
+
+
 def everything(ax, shift):
     x = torch.linspace(0, 1, 20, dtype=torch.float64)
     plots.line(ax, "line", x, x + shift)
@@ -50,6 +58,7 @@ def everything(ax, shift):
     plots.now(ax, "now", 0.5, shift)
     plots.text(ax, "text", 0.5, shift, f"{shift}")
     plots.stems(ax, "stems", x * shift)
+    plots.area(ax, "area", x, x * shift)
     plots.curve_and_dots(ax, "both", (x, x), (x[:3], x[:3], x[:3] * shift))
     plots.image(ax, "image", torch.ones(4, 4, 3) * shift, (0, 1, 0, 1))
     plots.contours(ax, "contours", x, x, x[:, None] * x * shift, (0.05, 0.1))
@@ -64,6 +73,7 @@ def test_artists_are_made_once_and_then_moved(ax):
     assert plots._find(ax, "text").get_text() == "0.7"
     assert plots._find(ax, "image").get_array()[0, 0, 0] == round(0.7 * 255)
     assert plots._find(ax, "lines").get_segments()[1][-1, 1] == 0.7
+    assert plots._find(ax, "area").get_xy()[-3:].tolist() == [[1, 0.7], [1, 0], [0, 0]]  # the curve, then back on zero
 
 
 def test_contours_are_drawn_anew_only_when_the_height_changed(ax):
@@ -102,3 +112,42 @@ def test_style_is_left_behind():
     with plots.style():
         assert mpl.rcParams["axes.titlelocation"] == "left"
     assert dict(mpl.rcParams) == before
+
+
+def test_labels_that_would_cover_each_other_are_left_out():
+    ax = Figure().add_subplot(xlim=(0, 1), ylim=(0, 1))
+    plots.labels(ax, "stop", [0.1, 0.15, 0.8], [0.5, 0.5, 0.1], "abc")
+    assert [text.get_text() for text in ax.texts] == ["", "", "c"]
+    plots.labels(ax, "stop", [0.1, 0.5, 0.8], [0.5, 0.5, 0.1], "abc")
+    assert [text.get_text() for text in ax.texts] == ["a", "b", "c"]
+    assert [text.get_position()[1] > y for text, y in zip(ax.texts, (0.5, 0.5, 0.1), strict=True)] == [0, 0, 1]
+
+
+def test_contours_are_labeled_inside_the_axes():
+    ax = Figure().add_subplot(xlim=(0, 1), ylim=(0, 1))
+    x = np.linspace(0, 1, 101)
+    plots.contours(ax, "z", x, x, np.broadcast_to(x, (101, 101)), (0.01, 0.5, 0.99))
+    assert [text.get_text() for text in ax.texts] == ["0.5"]
+
+
+def test_what_is_shown_already_is_left_alone():
+    """The panel draws again what is stale."""
+    ax = Figure().add_subplot(xlim=(0, 1), ylim=(0, 1))
+
+    def draw(x, y, word, color):
+        area = plots.area(ax, "area", [0, x], [0, 1])
+        return plots.line(ax, "line", [0, x], [0, 1]), area, plots.text(ax, "text", 0.5, y, word, color=color)
+
+    for artist in draw(1, 0.5, "word", "red"):
+        artist.stale = False
+    for change, expected in (
+        ((1, 0.5, "word", "red"), [False, False, False]),
+        ((2, 0.5, "word", "red"), [True, True, False]),
+        ((2, 0.6, "word", "red"), [False, False, True]),
+        ((2, 0.6, "other", "red"), [False, False, True]),
+        ((2, 0.6, "other", "blue"), [False, False, True]),
+    ):
+        artists = draw(*change)
+        assert [artist.stale for artist in artists] == expected, change
+        for artist in artists:
+            artist.stale = False

@@ -7,6 +7,8 @@ import torch
 
 from labkit import compute
 from labkit.spectra import (
+    data_effective_rank,
+    data_rank,
     effective_rank,
     gram,
     krylov_eigenpairs,
@@ -105,6 +107,14 @@ def test_size_does_not_matter(scale):
     assert participation_ratio(scale * z).item() == pytest.approx(participation_ratio(z).item(), rel=1e-12)
 
 
+@pytest.mark.parametrize("dtype, scales", [(torch.float32, (1e-12, 1e12)), (F64, (1e-90, 1e-140, 1e80, 1e150))])
+def test_nor_does_it_for_covariances(dtype, scales):
+    z = randn(30, 8).to(dtype)
+    for reading in (participation, effective_rank, numerical_rank):
+        for scale in scales:
+            assert reading(gram(z * scale)).item() == pytest.approx(reading(gram(z)).item(), rel=1e-5)
+
+
 def test_order_of_the_three():
     cov = gram(randn(50, 12, 9))
     ranks = effective_rank(cov), participation(cov), numerical_rank(cov)
@@ -117,7 +127,33 @@ def test_rank_to_rounding_and_to_order():
     assert numerical_rank(gram(gradients)) == numerical_rank(gram(gradients.float())) == 3
     cov = torch.diag(torch.tensor([1.0, 0.1, 1e-3]))
     assert [numerical_rank(cov, rtol).item() for rtol in (None, 1e-2, 0.5)] == [3, 2, 1]
+    assert [numerical_rank(100 * cov, rtol).item() for rtol in (None, 1e-2, 0.5)] == [3, 2, 1]
     assert numerical_rank(torch.zeros(2, 3, 3)).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("shape", [(20_000, 8), (8, 20_000), (50, 50)])
+@pytest.mark.parametrize("center", [True, False])
+def test_rank_of_data(dtype, shape, center):
+    for seed in range(5):
+        z = (randn(shape[0], 2, seed=seed) @ randn(2, shape[1], seed=seed + 100)).to(dtype)
+        assert data_rank(z, center) == data_rank(1e-25 * z, center) == data_rank(z + 5, center) - int(not center) == 2
+    assert data_rank(torch.full(shape, 0.1, dtype=dtype)) == 0
+    assert data_rank(torch.stack([z, z * 0]), center).tolist() == [2, 0]
+
+
+def test_rank_of_data_does_not_square_the_condition_number():
+    z = rotation(30)[:, :6] @ torch.diag(10.0 ** -torch.arange(0, 12, 2, dtype=F64)) @ rotation(6, 1)
+    assert data_rank(z, center=False) == 6 and [data_rank(z, False, rtol).item() for rtol in (1e-3, 1e-9)] == [2, 5]
+
+
+@pytest.mark.parametrize("shape", [(30, 8), (8, 30), (2, 5, 7)])
+@pytest.mark.parametrize("center", [True, False])
+def test_effective_rank_of_data_is_that_of_its_covariance(shape, center):
+    z = randn(*shape) + 1
+    torch.testing.assert_close(
+        data_effective_rank(1e200 * z, center), effective_rank(gram(z, center)), rtol=1e-10, atol=0
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -187,8 +223,24 @@ REFUSED = {
         torch.diag(torch.tensor([-1.0, 4.0])).double()
     ),
     r"k must lie in \[1, 3\], got 4": lambda: top_eigenpairs(torch.eye(3), 4),
+    r"least eigenvalue of cov must be >= 0: a covariance, got -0.5": lambda: numerical_rank(
+        torch.diag(torch.tensor([-1.0, 2.0])).double()
+    ),
+    r"variance of z must be > 0": lambda: data_effective_rank(torch.ones(3, 2)),
+    r"rtol must lie in \[0, 1\), got -1": lambda: data_rank(torch.eye(2), rtol=-1),
     r"rtol must lie in \[0, 1\), got 1": lambda: numerical_rank(torch.eye(2), 1),
-    r"z must be a floating tensor": lambda: participation_ratio(torch.ones(3, 2, dtype=torch.int64)),
+    r"z must be a floating tensor, got dtype torch.int64: use z.double": lambda: gram(torch.ones(3, 2).long()),
+    r"z must be a floating tensor, got dtype torch.complex64$": lambda: gram(torch.ones(3, 2).cfloat()),
+    r"z must be float32 or float64, got torch.float16: use z.float": lambda: participation_ratio(
+        torch.ones(3, 2).half()
+    ),
+    r"cov must be float32 or float64, got torch.bfloat16": lambda: effective_rank(torch.eye(3).bfloat16()),
+    r"largest entry of z has a square that does not fit into torch.float64: scale z, got": lambda: gram(
+        randn(30, 8) * 1e-300
+    ),
+    r"largest entry of z\[1\] = .* has a square that does not fit into torch.float32": lambda: gram(
+        torch.stack([torch.eye(3), 1e20 * torch.eye(3)])
+    ),
 }
 
 
@@ -198,9 +250,18 @@ def test_bad_input_is_refused_in_a_sentence(sentence):
         REFUSED[sentence]()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_constant_is_one_whatever_centering_leaves_of_it(dtype):
+    for n in range(2, 60):
+        with pytest.raises(ValueError, match="all rows are equal"):
+            participation_ratio(torch.full((n, 3), 1 / 7, dtype=dtype) * torch.tensor([1, 0.3, 1e-3], dtype=dtype))
+
+
 CALLS = [
     gram,
     participation_ratio,
+    data_effective_rank,
+    data_rank,
     *(lambda z, f=f: f(gram(z)) for f in (participation, effective_rank, numerical_rank)),
     lambda z: top_eigenpairs(gram(z), 2)[0],
     lambda z: krylov_eigenpairs(lambda v: gram(z.flatten(0, -2)) @ v, gram(z.flatten(0, -2))[:, :2], 2)[0],

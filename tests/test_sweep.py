@@ -1,15 +1,21 @@
+import functools
+import importlib
 import io
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+import timeit
 from collections import Counter
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -65,14 +71,8 @@ def test_batched_gives_the_same_table(size):
 @contextmanager
 def dask_cluster():
     distributed = pytest.importorskip("distributed", reason="dask[distributed] is not installed")
-    from dask import config
-
     place = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
-    with (
-        config.set({"distributed.scheduler.allowed-failures": 0}),
-        distributed.LocalCluster(**place) as cluster,
-        distributed.Client(cluster) as client,
-    ):
+    with distributed.LocalCluster(**place) as cluster, distributed.Client(cluster) as client:
         yield client.get_executor()
 
 
@@ -98,6 +98,70 @@ def test_every_executor_gives_the_same_table_and_knows_the_profile(kind):
         with pytest.raises(ZeroDivisionError) as error:
             run(define("def study(x, seed): return 1 // x"), {"x": [1, 0]}, **options)
         assert "in study(x=0, seed=0)" in error.value.__notes__
+
+
+def grown(lam, seed):
+    out = np.zeros_like(lam)
+    out[:] = 0.5 + lam
+    return out
+
+
+@pytest.mark.parametrize("values", [[1, 0.5], [True, 3], [1, 2]])
+def test_what_a_batched_function_gets_does_not_depend_on_the_batch(values):
+    tables = [run(grown, {"lam": values}, 2, batched=size, cache=False, progress=False) for size in (1, 2, 3, True)]
+    for table in tables:
+        assert_same(tables[0], table)
+    run(grown, {"lam": values[:1]}, 2, batched=True, progress=False)
+    assert_same(tables[0], run(grown, {"lam": values}, 2, batched=True, progress=False))  # as int, 1 is another call
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(2)])
+@pytest.mark.parametrize("make", [np.zeros, torch.zeros, lambda size: [0.0] * size])
+def test_results_and_values_are_copies(make, executor):
+    """A study may return a buffer that it uses again, and write into the values that it gets."""
+    buffer, given, options = make(2), make(2), {"executor": executor, "progress": False}
+
+    def reuse(x, seed):
+        buffer[0] += x
+        return buffer
+
+    def change(w, seed):
+        w[0] += 1
+        return w
+
+    expected = [1, 3, 6]
+    assert run(reuse, {"x": [1, 2, 3]}, cache=False, progress=False)["value"][:, 0].tolist() == expected
+    for _ in range(2):
+        assert run(change, {"w": [given]}, seeds=3, **options)["value"].tolist() == [[1, 0]] * 3
+        assert list(given) == [0, 0]
+
+
+def test_long_tensors_that_differ_where_their_text_is_shortened():
+    one, other = torch.zeros(3000), torch.zeros(3000)
+    other[1500] = 1
+    table = run(lambda w, seed: w.sum(), {"w": [one, other]}, seeds=2, progress=False)
+    assert table.select(w=other)["value"].tolist() == [1, 1] and table.mean("value", by="w")["mean"].tolist() == [0, 1]
+    with pytest.raises(ValueError, match="all different"):
+        run(lambda w, seed: w.sum(), {"w": [one, one.clone()]}, progress=False)
+
+
+def test_none_among_numbers_is_nan_in_the_table():
+    table = run(lambda alpha, seed: alpha is None, {"alpha": [None, 1, 2.5]}, seeds=2, progress=False)
+    np.testing.assert_array_equal(table["alpha"], [np.nan, np.nan, 1, 1, 2.5, 2.5])
+    assert all(table.select(alpha=value)["value"].tolist() == [True, True] for value in (None, np.nan))
+    assert table.mean("value", by="alpha")["count"].tolist() == [2, 2, 2]
+    mixed = run(lambda x, seed: 0, {"x": ["a", 1, None]}, progress=False)
+    assert mixed["x"].tolist() == ["a", "1", "None"] and len(mixed.select(x=1)) == len(mixed.select(x=None)) == 1
+
+
+def test_seeds_may_come_from_a_generator():
+    assert run(lambda seed: seed, {}, (2 * i for i in range(3)), progress=False)["value"].tolist() == [0, 2, 4]
+    assert run(lambda seed: seed, {}, torch.tensor([5, 7]), progress=False)["seed"].tolist() == [5, 7]
+
+
+def test_results_in_half_precision():
+    table = run(lambda seed: {"a": torch.ones(2).bfloat16(), "b": torch.ones(2).half()}, {}, progress=False)
+    assert table["a"].tolist() == table["b"].tolist() == [[1, 1]]
 
 
 def test_tensors_become_arrays():
@@ -168,6 +232,76 @@ def test_select_finds_numbers_to_rounding_and_names_what_there_is():
         table.select(name="a", k=1)
     with pytest.raises(KeyError, match="there is no column 'd', only c, name, k"):
         table.select(d=1)
+
+
+def test_differences_are_taken_seed_by_seed():
+    rng = np.random.default_rng(0)
+    n, arm, seed = (part.ravel() for part in np.meshgrid([10, 20], [0, 1], range(50), indexing="ij"))
+    common = rng.standard_normal((2, 50))
+    error = common[n // 10 - 1, seed] + arm * n + 0.01 * rng.standard_normal(200)
+    order = rng.permutation(200)
+    table = Table(
+        {"n": n[order], "arm": np.array(["off", "on"])[arm][order], "seed": seed[order], "error": error[order]}
+    )
+    change = table.difference("error", by="n", arm=("off", "on"))
+    expected = {k: error[(n == k) & (arm == 1)] - error[(n == k) & (arm == 0)] for k in (10, 20)}
+    for row, k in enumerate(change["n"].tolist()):
+        assert change["mean"][row] == pytest.approx(expected[k].mean())
+        assert change["se"][row] == pytest.approx(expected[k].std(ddof=1) / 50**0.5) and change["count"][row] == 50
+    assert list(change.columns) == ["n", "mean", "se", "count"] and (change["se"] < 0.01).all()
+    alone = table.select(n=10).difference("error", arm=("on", "off"))
+    assert list(alone.columns) == ["mean", "se", "count"] and alone["mean"][0] == pytest.approx(-expected[10].mean())
+    with pytest.raises(ValueError, match="must have one row each for every seed"):
+        table.difference("error", arm=("off", "on"))  # two rows, n = 10 and 20, for each seed
+    with pytest.raises(ValueError, match="one column with two values is needed"):
+        table.difference("error", arm="on")
+
+
+def test_mean_treats_nan_as_a_value_and_refuses_texts():
+    table = Table({"a": np.array([np.nan, 1, np.nan]), "x": np.array([1.0, 2, 3]), "s": np.array(list("abc"))})
+    assert table.mean("x", by="a")["mean"].tolist() == [2, 2]
+    with pytest.raises(ValueError, match="the column s holds texts, which have no mean"):
+        table.mean("s", by="a")
+
+
+def test_mean_of_many_groups_takes_no_longer_than_of_few():
+    x, options = np.zeros(20_000), {"number": 1, "repeat": 3}
+    tables = [Table({"n": np.arange(len(x)) % groups, "x": x}) for groups in (2000, 20_000)]
+    few, many = (min(timeit.repeat(lambda t=t: t.mean("x", by="n"), **options)) for t in tables)
+    assert many < 30 * few  # quadratic: 100 times
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "place"),
+    [
+        (np.arange(-0.3, 0.3, 0.1), 0, 3),
+        (np.arange(-0.3, 0.3, 0.1), 0.1, 4),
+        (np.array([0.1, 0.2], np.float32).astype(float), 0.1, 0),
+        (np.array([0.0, 1e-12, 1.0]), 0, 0),
+        (np.array([1.0, 1 + 1e-9]), 1 + 1e-9, 1),
+        (np.array([np.nan, 1.0]), np.nan, 0),
+        (np.array([2**60, 2**60 + 1]), 2**60 + 1, 1),
+    ],
+)
+def test_select_takes_the_number_that_is_meant(column, value, place):
+    assert Table({"x": column, "k": np.arange(len(column))}).select(x=value)["k"].tolist() == [place]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [([1e-12, 1.0], 0), ([1.0, 2.0], 1.001), ([1.0], np.nan), ([1.0], "a"), (["1.5"], 1), ([1, 2], 1.4)],
+)
+def test_select_does_not_take_another(column, value):
+    with pytest.raises(ValueError, match="no row has x"):
+        Table({"x": np.array(column)}).select(x=value)
+
+
+@pytest.mark.parametrize("name", ["tab", "tab.npz", "v1.2"])
+def test_a_table_is_found_under_the_name_it_was_saved_by(tmp_path, name):
+    table = Table({"file": np.arange(2), "λ": np.ones((2, 2)), "allow_pickle": np.array(["a", "b"])})
+    table.save(tmp_path / name)
+    assert_same(table, Table.load(tmp_path / name))
+    assert [path.suffix for path in tmp_path.iterdir()] == [".npz"]
 
 
 def test_a_saved_table_is_the_same_when_loaded(tmp_path):
@@ -293,12 +427,21 @@ def test_an_error_of_the_function_keeps_what_is_finished(tmp_path):
     broken = define(source.format(1), counted=counted)
     with pytest.raises(ZeroDivisionError) as error:
         run(broken, grid, seeds=2, progress=False)
-    where, kept = error.value.__notes__
+    where, other, kept = error.value.__notes__
     assert where.startswith("in study(log=") and where.endswith("x=1, seed=1)")
-    assert kept.startswith("3 of 6 rows are finished and kept in ") and kept.endswith("goes on from there")
+    assert other.startswith("and ZeroDivisionError: ") and other.endswith("x=2, seed=1)")
+    assert kept.startswith("4 of 6 rows are finished and kept in ") and kept.endswith("goes on from there")
     with pytest.raises(ZeroDivisionError):
         run(broken, grid, seeds=2, progress=False)
-    assert list(calls(tmp_path / "log").values()) == [1, 1, 1, 2]
+    assert list(calls(tmp_path / "log").values()) == [1, 1, 1, 2, 1, 2] and not list(tmp_path.rglob("*.claim"))
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(1)])
+def test_a_study_that_always_fails_is_not_tried_on_every_row(tmp_path, executor):
+    broken = define("def study(log, x, seed):\n    counted(log, x, seed)\n    return 1 // 0", counted=counted)
+    with pytest.raises(ZeroDivisionError) as error:
+        run(broken, {"log": [str(tmp_path / "log")], "x": range(100)}, executor=executor, progress=False)
+    assert len(calls(tmp_path / "log")) <= sweep.TRIES + 2 and "0 of 100 rows" in error.value.__notes__[-1]
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path):
@@ -314,11 +457,37 @@ def test_an_interrupt_keeps_what_is_finished(tmp_path):
     assert set(calls(tmp_path / "log").values()) == {1} and not list((tmp_path / "cache").rglob("*.claim"))
 
 
-@pytest.mark.parametrize("kind", ["processes", "dask"])
-def test_an_executor_that_dies_keeps_what_is_finished(tmp_path, kind):
+class Losing(Executor):
+    """Loses its worker in the thirteenth call and says so as Dask does: real workers die at any time."""
+
+    def __init__(self):
+        from distributed.scheduler import KilledWorker
+
+        self.calls, self.error = 0, KilledWorker("study", SimpleNamespace(address="tcp://127.0.0.1:0"), 0)
+
+    def submit(self, function, *args):
+        future, self.calls = sweep.Future(), self.calls + 1
+        if self.calls == 13:
+            future.set_exception(self.error)
+        else:
+            future.set_result(function(*args))
+        return future
+
+
+def test_a_cluster_that_loses_a_worker_keeps_what_is_finished(tmp_path):
+    pytest.importorskip("distributed", reason="dask[distributed] is not installed")
+    grid = {"log": [str(tmp_path / "log")], "x": range(16)}
+    with pytest.raises(SweepError, match=r"the executor died \(KilledWorker: .* of 16 rows are .* kept"):
+        run(counted, grid, executor=Losing(), progress=False)
+    assert 12 <= len(finished(tmp_path)) < 16
+    assert run(counted, grid, progress=False)["x"].tolist() == list(range(16))
+    assert set(calls(tmp_path / "log").values()) == {1}
+
+
+def test_an_executor_that_dies_keeps_what_is_finished(tmp_path):
     grid = {"log": [str(tmp_path / "log")], "alive": [str(tmp_path / "alive")], "x": range(16)}
     with (
-        EXECUTORS[kind]() as executor,
+        EXECUTORS["processes"]() as executor,
         pytest.raises(SweepError, match=r"the executor died .* of 16 rows are .* kept"),
     ):
         run(dying, grid, executor=executor, progress=False)
@@ -328,6 +497,80 @@ def test_an_executor_that_dies_keeps_what_is_finished(tmp_path, kind):
     table = run(dying, grid, progress=False)
     assert table["x"].tolist() == list(range(16))
     assert sum(calls(tmp_path / "log").values()) - sum(before.values()) == 16 - kept
+
+
+class Stubborn(Exception):
+    """Survives pickle.dumps, but not pickle.loads, as many errors of libraries."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+def stubborn(x, seed):
+    raise Stubborn(x, seed)
+
+
+def test_an_error_that_cannot_be_sent_comes_as_text():
+    with EXECUTORS["processes"]() as executor, pytest.raises(SweepError, match=r"Stubborn: 1 and 0, in stubborn\(x=1"):
+        run(stubborn, {"x": [1]}, executor=executor, progress=False)
+
+
+VERSIONED = "from labkit import sweep\nK = {0}\ndef inner(x): return {0} * x\ndef study(x, seed): return inner(x)\n"
+
+
+@pytest.mark.parametrize("edited", [VERSIONED.format(2), VERSIONED.format(1).replace("K = 1", "K = 2")])
+def test_workers_that_import_another_version_are_noticed(tmp_path, monkeypatch, edited):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "versioned.py").write_text(VERSIONED.format(1))
+    module = importlib.import_module("versioned")
+    try:
+        with EXECUTORS["processes"]() as executor:
+            run(module.study, {"x": [1]}, executor=executor, progress=False)
+        (tmp_path / "versioned.py").write_text(edited)
+        expected = pytest.raises(SweepError, match="imported another version of versioned than the process that")
+        with EXECUTORS["processes"]() as executor, expected:
+            run(module.study, {"x": [2]}, executor=executor, progress=False)
+    finally:
+        del sys.modules["versioned"]
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="counts open files in /proc")
+def test_tensors_are_sent_without_open_files():
+    with ProcessPoolExecutor(1, get_context("spawn")) as executor:
+        options = {"executor": executor, "cache": False, "progress": False}
+        run(total, {"w": [torch.full((4,), 0)]}, **options)
+        before = len(os.listdir("/proc/self/fd"))
+        call, rows = sweep._sendable(total, executor), [[{"w": torch.full((4,), i)}] for i in range(200)]
+        jobs = [executor.submit(sweep._call, call, "standard", cloudpickle.dumps(row), None) for row in rows]
+        assert len(os.listdir("/proc/self/fd")) <= before + 2
+        assert [job.result()[0]["value"] for job in jobs] == [4 * i for i in range(200)]
+
+
+def total(w, seed=0):
+    return w.sum()
+
+
+def test_what_does_not_fit_is_noticed_at_once(tmp_path):
+    for wrong in ("{'x': 1}", "np.zeros(x)", "x if x != 1 else 'diverged'"):
+        source = "def study(log, x, seed):\n    counted(log, x, seed)\n    return " + wrong
+        (tmp_path / "log").unlink(missing_ok=True)
+        grid = {"log": [str(tmp_path / "log")], "x": range(50)}
+        with pytest.raises(ValueError, match="all rows must return the same|must not have the name of an argument"):
+            run(define(source, counted=counted, np=np), grid, progress=False)
+        assert len(calls(tmp_path / "log")) <= 2
+
+
+def test_a_study_may_go_to_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LABKIT_CACHE", "here")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "far").mkdir()
+    roam = define("import os\ndef study(to, x, seed): os.chdir(to); return x")
+    for cache in (True, "there", "~/mine"):
+        monkeypatch.chdir(tmp_path)
+        run(roam, {"to": [str(tmp_path / "far")], "x": [1, 2, 3]}, progress=False, cache=cache)
+    assert {path.name for path in tmp_path.iterdir()} == {"far", "here", "there", "mine"}
+    assert not list((tmp_path / "far").iterdir()) and not list(tmp_path.rglob("*.claim"))
 
 
 def test_an_executor_that_was_shut_down_is_a_sentence():
@@ -446,6 +689,31 @@ def two(x, seed):
         (two, {"x": [1]}, {"seeds": 2.0}, TypeError, "seeds must be .* a list of integers, got 2.0"),
         (two, {"x": [1]}, {"seeds": [0.5]}, TypeError, "seeds must be a number of seeds or a list of integers"),
         (two, {"x": [1]}, {"batched": -1}, ValueError, "batched must be True, False or a number of rows, got -1"),
+        (two, {"x": [1]}, {"batched": None}, ValueError, "batched must be True, False or a number of rows, got None"),
+        (two, {"x": [1]}, {"batched": "yes"}, ValueError, "batched must be True, False or a number of rows, got 'yes'"),
+        (two, {"x": [1]}, {"batched": 1.5}, ValueError, "batched must be True, False or a number of rows, got 1.5"),
+        (two, {"x": [1]}, {"cache": 5}, TypeError, "cache must be True, False or a folder, got 5"),
+        (two, {"x": [1]}, {"cache": ""}, TypeError, "cache must be True, False or a folder, got ''"),
+        (two, {"x": [1]}, {"cache": None}, TypeError, "cache must be True, False or a folder, got None"),
+        (two, {"x": [1]}, {"cache": "a\0b"}, CacheError, "cannot be written .*null"),
+        (functools.partial(two, 1), {}, {}, TypeError, "function must be one made by def, got functools.partial"),
+        (two, [1], {}, TypeError, r"grid must map names of arguments to lists of values, got \[1\]"),
+        (two, None, {}, TypeError, "grid must map names of arguments to lists of values, got None"),
+        (two, {1: [1]}, {}, TypeError, "grid must map names of arguments to lists of values"),
+        (two, {"x": [1]}, {"seeds": [0, 2**63]}, ValueError, r"integers of seed must lie in \[-2\*\*63, 2\*\*63 - 1\]"),
+        (two, {"x": [0, -(2**70)]}, {}, ValueError, r"integers of x must lie in \[-2\*\*63, 2\*\*63 - 1\]"),
+        (
+            two,
+            {"x": [torch.ones(2).to_sparse()]},
+            {},
+            TypeError,
+            "the argument x is of type Tensor, which has no conte",
+        ),
+        (two, {"x": [torch.ones(2, device="meta")]}, {}, TypeError, "the argument x is of type Tensor, which has no"),
+        (two, {"x": [threading.Lock()]}, {"cache": False}, TypeError, "a value of the grid cannot be copied for each"),
+        (lambda seed: torch.ones(2).to_sparse(), {}, {}, TypeError, "results must be numbers, texts or arrays"),
+        (lambda seed: [[1], [1, 2]], {}, {}, TypeError, "results must be numbers, texts or arrays"),
+        (two, {"x": [None, 1]}, {"batched": True}, ValueError, "a batched function needs numbers or texts"),
         (two, {"x": [FULL]}, {"batched": True}, ValueError, "a batched function needs numbers or texts"),
         (two, {"x": [1]}, {"executor": 4}, TypeError, r"executor must be .*client.get_executor\(\)\), got a int"),
         (two, {"x": [object()]}, {}, TypeError, "the argument x is of type object, which has no content"),

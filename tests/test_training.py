@@ -103,6 +103,7 @@ OPTIMIZERS = {
     "SGD": (SGD(RATES), lambda p, lr: torch.optim.SGD(p, lr)),
     "momentum": (SGD(RATES, momentum=0.9), lambda p, lr: torch.optim.SGD(p, lr, momentum=0.9)),
     "Adam": (Adam(RATES, (0.8, 0.95)), lambda p, lr: torch.optim.Adam(p, lr, betas=(0.8, 0.95))),
+    "eps": (Adam(RATES, eps=0.3), lambda p, lr: torch.optim.Adam(p, lr, eps=0.3)),
     "AdamW": (Adam(RATES, weight_decay=0.3), lambda p, lr: torch.optim.AdamW(p, lr, weight_decay=0.3)),
 }
 problems = pytest.mark.parametrize("problem", [Dense, Images])
@@ -117,6 +118,16 @@ def test_each_net_moves_as_with_torch_optim(problem, name):
     torch.testing.assert_close(list(run.params.values()), params, rtol=0, atol=1e-10)
     torch.testing.assert_close(run.loss[:-1], losses, rtol=0, atol=1e-10)
     assert run.recorded.tolist() == list(range(STEPS + 1)) and run.steps.tolist() == [STEPS] * N_NETS
+
+
+def test_many_nets_for_long(monkeypatch):
+    """32 nets and 200 steps: rounding does not pile up."""
+    monkeypatch.setitem(globals(), "N_NETS", 32)
+    monkeypatch.setitem(globals(), "RATES", torch.linspace(1e-3, 0.02, 32, dtype=torch.float64))
+    run = train(Dense.forward, Dense.params(), Dense.x, Dense.y, SGD(RATES, momentum=0.9), 200, record_every=1)
+    params, losses = looped(Dense, OPTIMIZERS["momentum"][1], lambda net: [(Dense.x, Dense.y)] * 200)
+    torch.testing.assert_close(list(run.params.values()), params, rtol=0, atol=1e-6)
+    torch.testing.assert_close(run.loss[:-1], losses, rtol=0, atol=1e-6)
 
 
 @problems
@@ -219,6 +230,40 @@ def test_running_loss_of_mini_batches():
     torch.testing.assert_close(run.loss[:, 0], torch.tensor(expected).double(), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_no_net_stops_before_it_has_seen_an_epoch(seed):
+    """y = 5x from w = 0: the sample with x = 0 has no loss, the mean over the others is 25 at first."""
+    x = torch.tensor([[0.0], [1], [1], [1]], dtype=torch.float64)
+    w = {"w": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    options = {"batch": 1, "generators": compute.generator(seed), "stop_loss": 1e-3, "record_every": 1}
+    run = train(lambda p, x: linear(x, p["w"]), w, x, 5 * x, SGD(0.1), steps=400, **options)
+    assert run.stopped.all() and run.loss[-1] <= 1e-3 and abs(run.params["w"].item() - 5) < 0.1
+
+
+def test_the_running_loss_begins_with_the_mean_over_an_epoch():
+    x, y = torch.ones(6, 1, dtype=torch.float64), torch.arange(6.0, dtype=torch.float64)[:, None]
+    w = {"w": torch.zeros(1, 1, 1, dtype=torch.float64)}
+    options = {"batch": 2, "generators": compute.generator(3), "record_every": 1}
+    run = train(lambda p, x: linear(x, p["w"]), w, x, y, SGD(1e-12), steps=8, **options)
+    torch.testing.assert_close(run.loss[2, 0], (y**2).mean(), rtol=0, atol=1e-9)
+    again, now = compute.generator(3), []
+    for _ in range(3):
+        now += [(y[part] ** 2).mean() for part in torch.randperm(6, generator=again).split(2)]
+    for step in range(3, 9):  # then an exponential mean of rate batch/n
+        torch.testing.assert_close(run.loss[step, 0], run.loss[step - 1, 0] * 2 / 3 + now[step] / 3, rtol=0, atol=1e-9)
+
+
+def test_mini_batches_stop_by_the_running_loss_and_diverge_by_their_own():
+    """Losses 0 and 4 in turn, on average 2: no net stops at 1 although half of the batches are below it."""
+    x, y = torch.ones(2, 1, dtype=torch.float64), torch.tensor([[0.0], [2.0]], dtype=torch.float64)
+    w = {"w": torch.zeros(3, 1, 1, dtype=torch.float64)}
+    options = {"batch": 1, "generators": compute.generator(0)}
+    run = train(lambda p, x: linear(x, p["w"]), w, x, y, SGD(1e-12), 40, stop_loss=0.05, max_loss=5.0, **options)
+    assert not run.diverged.any() and run.steps.tolist() == [40] * 3
+    run = train(lambda p, x: linear(x, p["w"]), w, x, y, SGD(1e-12), 40, max_loss=3.0, **options)
+    assert run.diverged.all() and run.steps.max() < 2
+
+
 @problems
 @pytest.mark.parametrize("make", [SGD, lambda lr: SGD(lr, momentum=0.9), Adam])
 def test_a_net_that_diverges_is_reported_and_leaves_the_others_alone(problem, make):
@@ -238,6 +283,37 @@ def test_a_loss_above_the_bound_is_divergence():
     run = simple(optimizer=SGD(torch.tensor([0.1, 1.5, 0.05])), max_loss=100.0)  # net 1: |error| = 2^(t + 1)
     assert run.diverged.tolist() == [False, True, False]
     assert run.steps.tolist() == [40, 3, 40] and run.loss[-1, 1] == 4.0**4
+
+
+def test_the_bound_may_differ_from_net_to_net():
+    run = simple(optimizer=SGD(1.5), max_loss=torch.tensor([5.0, 100.0, math.inf]))
+    assert run.diverged.tolist() == [True, True, False] and run.steps.tolist() == [1, 3, 40]
+
+
+@pytest.mark.parametrize("rate", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize("wrong", [0, 7, 39])
+def test_a_learning_rate_that_turns_bad_is_refused(rate, wrong):
+    with pytest.raises(ValueError, match="lr\\(step, params\\) must be finite and >= 0, which it was not before step"):
+        simple(optimizer=SGD(lambda step, params: rate if step == wrong else 0.1))
+
+
+def test_a_schedule_may_begin_and_end_at_zero():
+    run = simple(optimizer=SGD(lambda step, params: 0.1 * (0 < step < 39)), record_every=1)
+    assert torch.equal(run.loss[0], run.loss[1]) and torch.equal(run.loss[-1], run.loss[-2])
+
+
+def test_a_net_that_diverged_keeps_its_last_parameters_whatever_its_gradient():
+    """√(w²) at w = 0 has no gradient; the loss 1 there is above the bound, so net 0 is frozen at once."""
+    one, w = torch.ones(1, 1, dtype=torch.float64), torch.tensor([0.0, 0.5], dtype=torch.float64)[:, None, None]
+    run = train(lambda p, x: linear(x, (p["w"] ** 2).sqrt()), {"w": w}, one, one, SGD(0.1), 5, max_loss=0.9)
+    assert run.params["w"][0].item() == 0 and run.diverged.tolist() == [True, False] and run.steps.tolist() == [0, 5]
+
+
+def test_a_diverged_state_is_never_the_best():
+    """Validated by how large w is, which is best when it has run away."""
+    options = {"max_loss": 100.0, "validate": lambda p: -p["w"].abs().flatten(), "record_every": 1}
+    run = simple(optimizer=SGD(torch.tensor([0.1, 1.5, 0.05])), **options)  # net 1: |error| = 2^(t + 1)
+    assert run.best["w"].flatten().tolist() == [3, 9, 3] and run.steps[1] == 3  # w = 3, -3, 9, then -15 diverged
 
 
 def test_nan_gradient_of_a_finite_loss():
@@ -279,6 +355,7 @@ def test_learning_rate_that_follows_the_step_and_the_nets():
     expected = [1 + 2 * math.prod(1 - 2 * rate * share for share in shares) for rate in (0.1, 0.2, 0.3)]
     assert run.params["w"].flatten().tolist() == pytest.approx(expected, rel=1e-6)
     assert len(seen) == 4 and seen[0] == [3, 3, 3]
+    assert seen[1] == pytest.approx([1 + 2 * (1 - 2 * rate) for rate in (0.1, 0.2, 0.3)], rel=1e-6)  # as they are then
 
 
 def test_the_given_parameters_stay_as_they_were():
@@ -305,6 +382,20 @@ def test_float32_and_autocast():
     torch.testing.assert_close(single.loss[-1].double(), exact.loss[-1], rtol=1e-5, atol=0)
     torch.testing.assert_close(half.loss[-1], single.loss[-1], rtol=3e-2, atol=0)
     assert not torch.equal(half.loss[-1], single.loss[-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_loss_is_in_the_dtype_of_the_parameters(dtype):
+    seen = set()
+
+    def loss(out, y):
+        seen.add(out.dtype)
+        return mse(out, y)
+
+    params = {name: value.to(dtype) for name, value in Dense.params().items()}
+    data = Dense.x.to(dtype), Dense.y.to(dtype)
+    train(Dense.forward, params, *data, SGD(0.1), 3, loss=loss, autocast=torch.bfloat16)
+    assert seen == {dtype}
 
 
 def test_works_where_gradients_are_switched_off():
@@ -354,6 +445,9 @@ def test_spread_of_initial_weights_is_that_of_torch(shape, ours, theirs):
     reference = theirs(torch.empty(20, *shape)[0], generator=compute.generator(1), **options)
     weights = ours(shape, training.generators(range(20)), **F64)
     assert weights.std().item() == pytest.approx(reference.std().item(), rel=0.05)
+    fan_in, fan_out = math.prod(shape[1:]), math.prod(shape[2:]) * shape[0]
+    variance = 2 / fan_in if ours is he else 2 / (fan_in + fan_out)
+    assert weights.var().item() == pytest.approx(variance, rel=5 * (2 / weights.numel()) ** 0.5)
     assert abs(weights.mean().item()) < 5 * weights.std().item() / weights.numel() ** 0.5
 
 
@@ -402,8 +496,28 @@ REFUSED = {
     r"batch and generators belong together": {"batch": 5},
     r"batch must lie in \[1, 12\], the number of samples, got 13": {"batch": 13, "generators": compute.generator(0)},
     r"a list of 3, got a list of 1": {"batch": 5, "generators": [compute.generator(0)]},
-    r"generators must be a torch.Generator or a list of them, got int": {"batch": 5, "generators": 0},
+    r"generators must be a torch.Generator or a list of them, got 0": {"batch": 5, "generators": 0},
+    r"a torch.Generator or a list of them, got \[0, 1, 2\]": {"batch": 5, "generators": [0, 1, 2]},
+    r"optimizer must be SGD\(...\) or Adam\(...\) of labkit.training, got <class": {"optimizer": torch.optim.SGD},
+    r"optimizer must be SGD\(...\) or Adam\(...\) of labkit.training, got 0.1": {"optimizer": 0.1},
+    r"params must be a dict of tensors \(net, ...\), got list": {"params": [Dense.x]},
+    r"steps must be an integer, got 2.5": {"steps": 2.5},
+    r"record_every must be an integer, got 2.5": {"record_every": 2.5},
+    r"autocast must be torch.bfloat16 or None, got torch.float16": {"autocast": torch.float16},
+    r"batch must be an integer, got 2.5": {"batch": 2.5, "generators": compute.generator(0)},
+    r"max_loss\[1\] = 0.0 must be > 0": {"max_loss": torch.tensor([1.0, 0.0, 1.0])},
+    r"lr must be a number or \(3,\), one per net, got 'a'": {"optimizer": SGD("a")},
+    r"lr must be a number or \(3,\), one per net, got None": {"optimizer": SGD(None)},
+    r"lr must be a number or \(3,\), one per net, got \{\}": {"optimizer": SGD(lambda step, params: {})},
+    r"x must be a floating tensor, got torch.int64": {"x": torch.ones(N, 4, dtype=torch.int64)},
+    r"y\[0\] = 9 must be a class from 0 to 1": {"y": torch.full((N,), 9), "loss": cross_entropy},
+    r"y\[0\] = -100 must be a class from 0 to 1": {"y": torch.full((N,), -100), "loss": cross_entropy},
 }
+
+
+def test_forward_must_give_a_tensor():
+    with pytest.raises(TypeError, match=r"forward must give a tensor \(3, batch, ...\), got NoneType"):
+        train(lambda p, x: None, Dense.params(), Dense.x, Dense.y, SGD(0.1), 3)
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
@@ -419,6 +533,7 @@ def test_bad_input_is_refused_in_a_sentence(sentence):
 PARTS_REFUSED = {
     r"momentum must lie in \[0, 1\), got 1": lambda: SGD(0.1, momentum=1),
     r"betas\[1\] must lie in \[0, 1\), got 1.0": lambda: Adam(0.1, betas=(0.9, 1.0)),
+    r"betas must be two numbers, got \(0.9,\)": lambda: Adam(0.1, betas=(0.9,)),
     r"weight_decay must lie in \[0, inf\), got 1e-08 and -1": lambda: Adam(0.1, weight_decay=-1),
     r"weight must be \(net, out, in\), got \(2, 3\)": lambda: linear(randn(4, 3), randn(2, 3)),
     r"bias must be \(2, 5\) for weight": lambda: linear(randn(4, 3), randn(2, 5, 3), randn(5)),

@@ -104,3 +104,12 @@ def test_broadcast():
     assert require_broadcast(a=torch.ones(3, 1), b=torch.ones(4)) == (3, 4)
     with pytest.raises(ValueError, match=r"do not broadcast: a \(3,\), b \(4,\)"):
         require_broadcast(a=torch.ones(3), b=torch.ones(4))
+
+
+@pytest.mark.parametrize(
+    "value, says",
+    [(torch.ones(2).to_sparse(), "a sparse tensor"), (torch.ones(2, device="meta"), "a meta tensor")],
+)
+def test_tensors_without_dense_values_are_refused(value, says):
+    with pytest.raises(TypeError, match=f"beta must be a dense tensor with values, got {says}"):
+        as_tensors(beta=value)

@@ -53,7 +53,7 @@ def k_map(answer) -> str:
         "c is missing next to the root: unused features keep their weights too.": summed - 2 * c * (1 + lam) + floor,
     }
     compare(answer, truth, mistakes, slips, beta_pt=beta_pt, c=c, lam=lam, gamma=gamma)
-    return "The summed first layer is the memory, 1 + lam its volume, and gamma the floor."
+    return "The summed first layer is the memory, 1 + lam its volume, and the floor 4c(1 + lam) + gamma^2."
 
 
 def order(answer) -> str:

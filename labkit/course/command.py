@@ -3,7 +3,7 @@
 labkit lab [NN] [options of jupyter lab]   open JupyterLab on lesson NN (on the first when none is given)
 labkit build                               make lessons/ anew from solutions/
 labkit build --check                       only say what is out of date or breaks a rule
-labkit sweep NAME [--profile full] [--device cuda]  make a shipped result anew
+labkit sweep [NAME [--profile full] [--device cuda]]  make a shipped result anew, in place of the old one, or list them
 labkit doctor                              look at everything the course needs and say what is missing
 labkit picture                             make the picture of README.md anew
 """
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     build.add_argument("--check", action="store_true", help="change nothing, say what is out of date")
     build.set_defaults(run=_build)
     sweep = commands.add_parser("sweep", help="make a shipped result anew")
-    sweep.add_argument("name", help="such as recovery_by_scale")
+    sweep.add_argument("name", nargs="?", help="such as recovery_by_scale; none: list what there is")
     sweep.add_argument("--profile", help="quick, standard or full (default: LABKIT_PROFILE, else standard)")
     sweep.add_argument("--device", help="such as cuda (default: LABKIT_DEVICE, else cuda where there is one)")
     sweep.set_defaults(run=_sweep)
@@ -49,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (Refusal, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt as stop:
+        print("stopped", *getattr(stop, "__notes__", ()), sep="; ", file=sys.stderr)
+        return 130
 
 
 def clone(needed: str = "lessons") -> Path:
@@ -111,6 +114,9 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
     from labkit import compute, results
     from labkit.cache import CacheError
 
+    if not options.name:
+        print(*results.RECIPES, sep="\n")
+        return 0
     if options.device:
         os.environ["LABKIT_DEVICE"] = options.device
     with compute.use_profile(options.profile or compute.profile()):

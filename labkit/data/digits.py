@@ -36,20 +36,24 @@ class Images:
 def load(device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Images:
     """All 1797 digits, standardised: the pixels of images 0–999 have mean 0 and variance 1.
 
-    Device and dtype are by default those of ``labkit.compute``.
+    Device and dtype are by default those of ``labkit.compute``. Raises ValueError for a device that is not there,
+    TypeError for a dtype that is not floating.
 
     >>> load().x.shape
     torch.Size([1797, 1, 8, 8])
     """
     from sklearn.datasets import load_digits  # costs a second to import: only who asks pays
 
+    device = compute.valid_device(device or compute.device())
+    dtype = dtype or compute.dtype(device)
+    if not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating one, got {dtype}")
     data = load_digits()
     x = torch.tensor(data.images, dtype=torch.float64, device="cpu")[:, None]
     y = torch.tensor(data.target, dtype=torch.int64, device="cpu")
     known = x[:N_PRETRAINING]
     x = (x - known.mean()) / known.std(correction=0)
-    device = torch.device(device or compute.device())
-    return Images(x.to(device, dtype or compute.dtype(device)), y.to(device), 10)
+    return Images(x.to(device, dtype), y.to(device), 10)
 
 
 def pretraining(
@@ -112,7 +116,7 @@ def subset(images: Images, classes: Sequence[int]) -> Images:
     >>> subset(load(), (7, 8, 9)).y[:3]
     tensor([0, 1, 2])
     """
-    classes = list(classes)
+    classes = [value.item() if hasattr(value, "item") else value for value in classes]
     if not classes or len(set(classes)) < len(classes) or not set(classes) <= set(range(images.n_classes)):
         raise ValueError(f"classes must be different numbers from 0 to {images.n_classes - 1}, got {classes}")
     same = images.y[:, None] == torch.tensor(classes, device=images.y.device)  # (n, class)
@@ -141,8 +145,8 @@ def few_shot(images: Images, n_per_class: int, generator: torch.Generator) -> tu
     """
     order = _order(images, generator)
     members = [order[images.y[order] == label] for label in range(images.n_classes)]
-    for label, found in enumerate(members):
-        _require_some("n_per_class", n_per_class, len(found), f"images of class {label}")
+    least = min(range(images.n_classes), key=lambda label: len(members[label]))
+    _require_some("n_per_class", n_per_class, len(members[least]), f"images of class {least}")
     few, others = (
         torch.cat(parts) for parts in zip(*((m[:n_per_class], m[n_per_class:]) for m in members), strict=True)
     )
@@ -156,6 +160,7 @@ def noisy(images: Images, generator: torch.Generator, std: float = NOISE_STD) ->
     >>> (noisy(images, compute.generator(0)).x - images.x).std()
     tensor(0.6, dtype=torch.float64)
     """
+    _require_generator(generator)
     if not 0 <= std < torch.inf:
         raise ValueError(f"std must lie in [0, inf), got {std}")
     noise = std * torch.randn(images.x.shape, generator=generator, dtype=torch.float64, device="cpu")
@@ -165,14 +170,15 @@ def noisy(images: Images, generator: torch.Generator, std: float = NOISE_STD) ->
 def rotated(images: Images, quarter_turns: Sequence[int]) -> Images:
     """The images once per number of counterclockwise quarter turns; each number has classes of its own.
 
-    The class of an image turned by ``quarter_turns[i]`` is y + i·n_classes. Raises ValueError for no turns.
+    The class of an image turned by ``quarter_turns[i]`` is y + i·n_classes. Raises ValueError for no turns, and for
+    two that are the same: 0 and 4.
 
     >>> rotated(load(), (0, 1)).n_classes
     20
     """
     turns = list(quarter_turns)
-    if not turns:
-        raise ValueError("quarter_turns must hold at least one number, got none")
+    if not turns or len({turn % 4 for turn in turns}) < len(turns):
+        raise ValueError(f"quarter_turns must hold at least one number, all different modulo 4, got {turns}")
     x = torch.cat([torch.rot90(images.x, k, (-2, -1)) for k in turns])
     y = torch.cat([images.y + i * images.n_classes for i in range(len(turns))])
     return Images(x, y, len(turns) * images.n_classes)
@@ -188,18 +194,26 @@ def flipped(images: Images) -> Images:
 
 
 def inverted(images: Images, contrast: float = CONTRAST) -> Images:
-    """Bright for dark, with a share of the contrast: x → −contrast·x around the mean pixel.
+    """Bright for dark, with a share of the contrast: x → −contrast·x around the mean pixel. ValueError unless > 0.
 
     >>> inverted(load()).x.std() / load().x.std()
     tensor(0.7, dtype=torch.float64)
     """
+    if not 0 < contrast < torch.inf:
+        raise ValueError(f"contrast must lie in (0, inf), got {contrast}")
     return Images(-contrast * images.x, images.y, images.n_classes)
 
 
 def _order(images: Images, generator: torch.Generator) -> Tensor:
+    _require_generator(generator)
     return torch.randperm(len(images), generator=generator, device="cpu").to(images.y.device)
 
 
 def _require_some(name: str, n: int, available: int, what: str) -> None:
-    if not isinstance(n, int) or not 1 <= n < available:
+    if not hasattr(n, "__index__") or not 1 <= n < available:
         raise ValueError(f"{name} must be an integer in [1, {available - 1}] ({available} {what}), got {n}")
+
+
+def _require_generator(generator: torch.Generator) -> None:
+    if not isinstance(generator, torch.Generator):  # None would be torch's own, which no seed decides
+        raise TypeError(f"generator must be a torch.Generator, got {generator!r}: use compute.generator(seed)")

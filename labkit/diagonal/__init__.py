@@ -7,6 +7,7 @@
 ``flow``         how training gets there: gradient flow with trajectories, pretraining then fine-tuning, and
                  raw gradient descent for comparison
 ``tasks``        pairs of sparse tasks that share a chosen part of their features
+``replica``      how well fine-tuning generalizes: predicted without training, and simulated
 ===============  ==========================================================================================
 
 Definitions of c, λ, γ and of the regimes follow Anguita et al. 2026, arXiv 2602.20062; the formulas are

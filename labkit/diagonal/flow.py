@@ -15,7 +15,7 @@ from torch import Tensor
 
 from labkit.diagonal.interpolate import batch_shape
 from labkit.diagonal.penalty import admit, root_k_finetune, root_k_init
-from labkit.validate import require_broadcast
+from labkit.validate import require_broadcast, require_whole
 
 MAX_STEPS = 200_000  # of one call of train
 LARGEST = 80.0  # of |2s|: cosh 80 is 3e34, close to what float32 holds
@@ -101,8 +101,7 @@ def initial_weights(dim: int, c: float | Tensor, lam: float | Tensor) -> Weights
     >>> initial_weights(3, c=2.0, lam=0.0).w_plus
     tensor([1., 1., 1.], dtype=torch.float64)
     """
-    if dim < 1:
-        raise ValueError(f"dim must be >= 1, got {dim}")
+    require_whole(1, dim=dim)
     c, lam = admit(c=c, lam=lam)
     shape = (*require_broadcast(c=c, lam=lam), dim)
     w = torch.sqrt(c * (1 + lam) / 2)[..., None].expand(shape)
@@ -187,7 +186,7 @@ def train(
                     probe = x @ (2 * half_slope * (flow.x_t @ probe))
                 fastest = max(fastest, probe.norm(dim=1).max().item())
             eta = min(target - t, cap / fastest if fastest > 0 else math.inf)
-            if not explicit:
+            if not explicit and fastest > 0:  # else all has arrived
                 eta = min(eta, GROWTH * cap * (t + shortest_time))
             two_s = two_s + 2 * eta * rate if explicit else flow.rosenbrock(two_s, gap, half_slope, eta)
             t = target if eta == target - t else t + eta

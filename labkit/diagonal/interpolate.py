@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from labkit.diagonal.penalty import admit
+from labkit.validate import require_range
 
 MAX_STEPS = 60  # 3 to 20 are usual, 53 the most seen from β(0) = 0; beyond, `converged` says so
 MAX_HALVINGS = 40  # of one step
@@ -183,6 +184,27 @@ def basis_pursuit(x: Tensor, y: Tensor) -> Tensor:
             raise ValueError(f"no β with Xβ = y was found: {answer.message}")
         found[i] = answer.x[:dim] - answer.x[dim:]
     return torch.as_tensor(found, dtype=x.dtype, device=x.device).reshape(*batch, dim)
+
+
+def recovery_threshold(rho: float | Tensor) -> Tensor:
+    """Samples / dim from which ℓ1 finds a vector with a share rho of coordinates that are not zero, for dim → ∞.
+
+    The smallest, over thresholds t, of ρ(1 + t²) + 2(1 − ρ)[(1 + t²)Φ(−t) − tφ(t)], the largest error that the soft
+    threshold at tω leaves of a sparse vector in noise of size ω, over ω². With more samples/dim than that the noise
+    ω² = error/α dies out (Donoho, Maleki, Montanari 2009, arXiv 0907.3574). It is where ``min_penalty`` starts to
+    recover for √k → 0; a larger √k blurs it.
+
+    A number or a tensor in [0, 1], ValueError otherwise; good to 1e-6.
+
+    >>> recovery_threshold(torch.tensor([0.02, 0.1, 0.3]))
+    tensor([0.1042, 0.3288, 0.6456])
+    """
+    (rho,) = admit(rho=rho)
+    require_range(0, 1, rho=rho)
+    t = torch.linspace(0, 8, 4001, dtype=rho.dtype, device=rho.device)
+    density = torch.exp(-(t**2) / 2) / (2 * torch.pi) ** 0.5
+    of_zeros = 2 * ((1 + t**2) * torch.special.ndtr(-t) - t * density)
+    return (rho[..., None] * (1 + t**2 - of_zeros) + of_zeros).amin(-1)
 
 
 def batch_shape(x: Tensor, y: Tensor, **per_coordinate: Tensor) -> torch.Size:

@@ -95,7 +95,13 @@ def root_k_init(
     tensor(2.5000, dtype=torch.float64)
     """
     w_plus, v_plus, w_minus, v_minus = _elementwise(w_plus=w_plus, v_plus=v_plus, w_minus=w_minus, v_minus=v_minus)
-    return torch.hypot(w_plus + v_plus, w_minus - v_minus) * torch.hypot(w_minus + v_minus, w_plus - v_plus)
+    return _length(w_plus + v_plus, w_minus - v_minus) * _length(w_minus + v_minus, w_plus - v_plus)
+
+
+def _length(x: Tensor, y: Tensor) -> Tensor:
+    """√(x² + y²), with the derivative 0 where both are 0 (torch.hypot has NaN there)."""
+    origin = (x == 0) & (y == 0)
+    return torch.where(origin, 0, torch.hypot(torch.where(origin, 1, x), y))
 
 
 def root_k_finetune(beta_pt: float | Tensor, c: float | Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:

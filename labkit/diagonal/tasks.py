@@ -8,11 +8,14 @@ which removes the spread of the counts from averages over seeds.
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from labkit import compute
+from labkit.diagonal.penalty import ell_order, pretraining_dependence, regime_name, regime_weights, root_k_finetune
+from labkit.validate import require_generator, require_whole
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class TaskPair:
     def __post_init__(self) -> None:
         for name in ("rho_pt", "rho_shared", "rho_new"):
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Real):
+                raise TypeError(f"{name} must be a number, got {value!r}")
             if not 0 <= value <= 1:  # also False for NaN
                 raise ValueError(f"{name} must lie in [0, 1], got {value}")
         if self.rho_pt == 0:
@@ -48,6 +53,18 @@ class TaskPair:
         """Share of all coordinates that are active in fine-tuning, ρ_PT·ρ_shared + (1 − ρ_PT)·ρ_new."""
         return self.rho_pt * self.rho_shared + (1 - self.rho_pt) * self.rho_new
 
+    def regime_names(self, c: float | Tensor, lam: float | Tensor, gamma: float | Tensor):
+        """In which regime a feature is that both tasks use, as ``penalty.regime_name`` says it.
+
+        It is read at |β_PT| = 1/√ρ_PT and |β_FT| = 1/√ρ_FT. Arguments and errors as for ``penalty.root_k_finetune``.
+
+        >>> SUBSET.regime_names(c=1e-3, lam=torch.tensor([-1.0, -0.95, 1.0]), gamma=0.1)
+        ['I', 'IV', 'IV']
+        """
+        beta_pt, beta_ft = self.rho_pt**-0.5, self.rho_ft**-0.5
+        ell = ell_order(beta_ft, root_k_finetune(beta_pt, c, lam, gamma))
+        return regime_name(regime_weights(ell, pretraining_dependence(beta_ft, beta_pt, c, lam, gamma)))
+
     def sample(self, dim: int, generator: torch.Generator, batch: tuple[int, ...] = ()) -> tuple[Tensor, Tensor]:
         """(β*_PT, β*_FT), each (*batch, dim), with values 0 and ±1/√ρ: fixed counts, random places and signs.
 
@@ -58,6 +75,8 @@ class TaskPair:
         >>> tuple(on.sum().item() for on in (beta_pt != 0, beta_ft != 0, beta_pt * beta_ft != 0))
         (40, 4, 4)
         """
+        require_whole(1, dim=dim)
+        require_generator(generator)
         n_pt = round(self.rho_pt * dim)
         n_shared, n_new = round(self.rho_shared * n_pt), round(self.rho_new * (dim - n_pt))
         if n_pt == 0 or n_shared + n_new == 0:
@@ -86,7 +105,7 @@ def design(n: int, dim: int, generator: torch.Generator, batch: tuple[int, ...] 
     >>> design(3, 5, compute.generator(0)).shape
     torch.Size([3, 5])
     """
-    if n < 1 or dim < 1:
-        raise ValueError(f"n and dim must be >= 1, got n = {n}, dim = {dim}")
+    require_whole(1, n=n, dim=dim)
+    require_generator(generator)
     x = torch.randn(*batch, n, dim, dtype=torch.float64, generator=generator, device="cpu") / math.sqrt(dim)
     return x.to(compute.device(), compute.dtype())

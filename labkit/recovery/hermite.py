@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from labkit.validate import as_tensors, require_finite
+from labkit.validate import as_tensors, require_finite, require_whole
 
 DEGREES = (1, 2, 3, 4)
 CHUNK = {"cpu": 600_000, "cuda": 100_000_000}  # lifted numbers at a time: what stays in cache, what bounds memory
@@ -20,15 +20,14 @@ CHUNK = {"cpu": 600_000, "cuda": 100_000_000}  # lifted numbers at a time: what 
 def lift_dim(dim: int, degree: int) -> int:
     """D = C(d+q−1, q), the number of features of total degree q in d coordinates.
 
-    Raises ValueError for dim < 1 or a degree other than 1, 2, 3, 4.
+    Raises ValueError for dim < 1 or a degree other than 1, 2, 3, 4, TypeError for a dim that is not whole.
 
     >>> lift_dim(34, 2)
     595
     """
     if degree not in DEGREES:
         raise ValueError(f"degree must be 1, 2, 3 or 4, got {degree}")
-    if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-        raise ValueError(f"dim must be an integer >= 1, got {dim}")
+    require_whole(1, dim=dim)
     return math.comb(dim + degree - 1, degree)
 
 

@@ -21,7 +21,7 @@ from labkit import compute
 from labkit.recovery.hermite import chunks, combine, from_matrix, lift_dim, lift_into, project
 from labkit.recovery.theory import bulk_edge
 from labkit.spectra import krylov_eigenpairs, top_eigenpairs
-from labkit.validate import as_tensors, refuse, require_finite
+from labkit.validate import as_tensors, refuse, require_finite, require_whole
 
 METHODS = ("auto", "dense", "matrix_free")
 MOST_FEATURES = 32  # that `fit` keeps by itself
@@ -332,8 +332,7 @@ def fit(
         raise ValueError(f"holdout must lie in (0, 1), got {holdout}")
     if n_features is not None and not 1 <= n_features <= size:
         raise ValueError(f"n_features must lie in [1, {size}], the dimension of the lift, got {n_features}")
-    if readout_degree < 1:
-        raise ValueError(f"readout_degree must be >= 1, got {readout_degree}")
+    require_whole(1, readout_degree=readout_degree)
     fresh = round(holdout * n)
     least = 2 + (n_features or 1) + readout_degree
     if min(fresh, n - fresh) < least:

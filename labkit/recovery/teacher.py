@@ -14,6 +14,7 @@ from torch import Tensor
 from labkit import compute
 from labkit.recovery.hermite import as_matrix, from_matrix, lift_dim, project
 from labkit.recovery.theory import LINKS, admit_model, amplitudes, tail_variance
+from labkit.validate import require_generator, require_whole
 
 INPUTS = ("gaussian", "sphere")
 
@@ -63,6 +64,7 @@ class HierarchicalTeacher:
         room = size - (sphere and self.degree == 2)
         if self.n_features > room:
             raise ValueError(f"n_features must be <= {room}, the directions of the lift, got {self.n_features}")
+        require_generator(generator)
         drawn = torch.randn(size, self.n_features, dtype=torch.float64, generator=generator, device="cpu")
         if sphere and self.degree == 2:
             trace = from_matrix(torch.eye(self.dim, dtype=torch.float64, device="cpu")) / math.sqrt(self.dim)
@@ -92,8 +94,8 @@ class HierarchicalTeacher:
 
     def sample_inputs(self, n: int, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
         """n inputs (n, dim), drawn on the CPU and moved; ``dtype`` is that of ``labkit.compute`` by default."""
-        if n < 1:
-            raise ValueError(f"n must be >= 1, got {n}")
+        require_whole(1, n=n)
+        require_generator(generator)
         dtype = dtype or compute.dtype()
         x = torch.randn(n, self.dim, dtype=dtype, generator=generator, device="cpu").to(self.directions.device)
         return x * (math.sqrt(self.dim) / x.norm(dim=1, keepdim=True)) if self.inputs == "sphere" else x

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from labkit import compute
 from labkit.recovery.hermite import as_matrix, from_matrix
-from labkit.validate import as_tensors, refuse, require_finite, require_positive
+from labkit.validate import as_tensors, refuse, require_finite, require_generator, require_positive, require_whole
 
 LINKS = {"id": lambda u: u, "tanh": torch.tanh, "even": lambda u: u**2 - 1}
 LAWS = ("exact", "plus", "simple")
@@ -66,8 +66,7 @@ def admit_model(gamma: float, n_features: int, noise_std: float = 0.0, link: str
     """Refuse what no teacher can be made of, in a sentence."""
     if not 0 <= gamma < math.inf:
         raise ValueError(f"gamma must lie in [0, inf), got {gamma}")
-    if isinstance(n_features, bool) or not isinstance(n_features, int) or n_features < 1:
-        raise ValueError(f"n_features must be an integer >= 1, got {n_features}")
+    require_whole(1, n_features=n_features)
     if not 0 <= noise_std < math.inf:
         raise ValueError(f"noise_std must lie in [0, inf), got {noise_std}")
     for name, value, allowed in (("link", link, LINKS), ("tail", tail, TAILS)):
@@ -220,10 +219,10 @@ def draw_labels(
     """
     strengths = amplitudes(gamma, n_features, tail)
     admit_model(gamma, n_features, noise_std, link, tail)
-    if draws < 2:
-        raise ValueError(f"draws must be >= 2, got {draws}")
+    require_whole(2, draws=draws)
     _admit_clip(clip)
     generator = generator or compute.generator(0)
+    require_generator(generator)
     drawn = torch.randn(draws, n_features + 1, dtype=torch.float64, generator=generator, device="cpu").to(strengths)
     squares = drawn[:, :-1] ** 2
     noise = math.sqrt(noise_std**2 + tail_variance(gamma, n_features, tail))

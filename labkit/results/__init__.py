@@ -2,10 +2,13 @@
 
 Each is made by a recipe (a study, its grid, its seeds) that lives beside the mechanism it measures. ``labkit
 sweep NAME [--profile full] [--device cuda]`` makes it anew: NAME.npz holds the table, NAME.json beside it the
-command, versions, profile, seeds, device and date. ``tests/results`` remakes a part of each and compares.
+command, versions, profile, seeds, device and date, and a checksum of the table. ``tests/results`` remakes a part of
+each and compares.
 """
 
+import hashlib
 import json
+import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +29,20 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What `labkit.sweep.run` is called with, and the part of it that a test remakes."""
+    """What `labkit.sweep.run` is called with, and the part of it that a test remakes.
+
+    Fields
+        study, grid, seeds, batched: as for `labkit.sweep.run`; seeds is their number
+        remake: for some arguments the value to which the test restricts the grid
+        tolerances: absolute, of each result between what is shipped and remade; 1e-9 when not given
+    """
 
     study: Callable
     grid: Mapping[str, Sequence]
     seeds: int
-    remake: Mapping[str, Any]  # the value of each of these arguments to which the test restricts the grid
+    remake: Mapping[str, Any]
     batched: bool | int = False
-    tolerances: Mapping[str, float] = field(default_factory=dict)  # absolute, of each result; 1e-9 when not given
+    tolerances: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,7 +62,7 @@ def recipe(name: str) -> Recipe:
 
 
 def load(name: str) -> Result:
-    """A shipped result. ValueError when there is none of that name, or its file is damaged.
+    """A shipped result. ValueError when there is none of that name, or one of its files is missing or damaged.
 
     >>> load("recovery_by_scale").meta["command"]
     'labkit sweep recovery_by_scale --profile standard --device cpu'
@@ -61,7 +70,13 @@ def load(name: str) -> Result:
     path = FOLDER / f"{name}.npz"
     if name not in RECIPES or not path.exists():
         raise ValueError(f"there is no shipped result {name!r}, only {', '.join(shipped())}")
-    return Result(Table.load(path), json.loads(path.with_suffix(".json").read_text(encoding="utf-8")))
+    try:
+        meta = json.loads(path.with_suffix(".json").read_bytes())
+        if meta["sha256"] != _checksum(path):
+            raise ValueError("its checksum is wrong")
+        return Result(Table.load(path), meta)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the shipped result {name} is damaged ({error}): make it anew, labkit sweep {name}") from None
 
 
 def shipped() -> list[str]:
@@ -72,9 +87,11 @@ def shipped() -> list[str]:
 def remake(name: str, **options: Any) -> Path:
     """Compute a named result at the current profile and device, and write it to `FOLDER`; its path.
 
-    ``options`` go to `labkit.sweep.run`: an executor, the cache.
+    ``options`` go to `labkit.sweep.run`: an executor, the cache. Raises ValueError when `FOLDER` cannot be written.
     """
     made = recipe(name)
+    if not os.access(FOLDER, os.W_OK):
+        raise ValueError(f"the results are kept in {FOLDER}, which cannot be written")
     table = sweep.run(made.study, made.grid, made.seeds, batched=made.batched, **options)
     packages = {package: import_module(package).__version__.split("+")[0] for package in ("numpy", "torch")}
     meta = {
@@ -87,5 +104,10 @@ def remake(name: str, **options: Any) -> Path:
     }
     path = FOLDER / f"{name}.npz"
     table.save(path)
+    meta["sha256"] = _checksum(path)
     path.with_suffix(".json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def _checksum(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -50,6 +50,19 @@ window.watch = panel => {
     new MutationObserver(() => seen.words.push(performance.now()))
         .observe(panel.querySelector('.labkit-readout'), {subtree: true, childList: true, characterData: true});
 };
+window.alone = async (handle, presses) => {  // press the keys here, with a pause between, and note the milliseconds
+    window.alone.times = [];
+    handle.focus();
+    for (let key = 'ArrowRight'; alone.times.length < presses;) {
+        const [now, last] = ['now', 'max'].map(part => +handle.getAttribute(`aria-value${part}`));
+        key = now >= last ? 'ArrowLeft' : now <= 0 ? 'ArrowRight' : key;
+        forget();
+        handle.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true, cancelable: true}));
+        await next;
+        alone.times.push(seen.frames[0] - seen.keys[0]);
+        await new Promise(resolve => setTimeout(resolve, 50));
+    }
+};
 document.addEventListener('keydown', e => seen.keys.push(e.timeStamp), true);
 forget();
 """
@@ -73,6 +86,58 @@ def browser():
             yield chromium
         finally:
             chromium.close()
+
+
+@contextlib.contextmanager
+def free_browser(home):
+    """The address of a headless Chromium that works on while no Playwright is connected."""
+    flags = [*FLAGS, "--headless=new", "--remote-debugging-port=0", f"--user-data-dir={home / 'chromium'}"]
+    flags.append("--window-size={width},{height}".format(**VIEW))
+    process = subprocess.Popen([chromium_path(), *flags], stderr=subprocess.DEVNULL)
+    port = home / "chromium" / "DevToolsActivePort"
+    try:
+        give_up = time.monotonic() + PATIENCE
+        while not (port.exists() and port.read_text()):
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise RuntimeError("Chromium did not start")
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port.read_text().split()[0]}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@contextlib.contextmanager
+def visit(chromium):
+    """The browser at this address, for the time of a visit; its first context stays as it is left."""
+    with sync_playwright() as playwright:
+        yield playwright.chromium.connect_over_cdp(chromium)
+
+
+def latencies_alone(chromium, address, name, control, presses):
+    """Milliseconds from keydown to the new picture in a page that nobody watches.
+
+    A browser under remote control reports every message of the kernel to its controller, pictures included, and on two
+    cores that doubles what a learner would wait. Here the page presses the keys itself while nobody is connected.
+    """
+    with visit(chromium) as browser:
+        notebook = Notebook(browser.contexts[0], address, name)
+        if broken := notebook.run_all():
+            raise RuntimeError(f"{name}: {broken}")
+        panel, handle = notebook.panel(0), f".labkit-control-{control} .noUi-handle"
+        panel.press(control, "ArrowLeft")
+        panel.settle()
+        notebook.page.evaluate(
+            f"() => {{ setTimeout(() => alone(document.querySelector('{handle}'), {presses}), 1000); }}"
+        )
+    time.sleep(1 + 0.3 * presses)
+    with visit(chromium) as browser:
+        (page,) = (page for page in browser.contexts[0].pages if page.url.endswith(name))
+        page.wait_for_function(f"() => alone.times.length == {presses}", polling=1000)
+        times = page.evaluate("() => alone.times")
+        page.evaluate("() => lab().sessionContext.shutdown()")
+        page.close()
+    return times
 
 
 @contextlib.contextmanager
@@ -125,8 +190,8 @@ def _wait_for_answer(address, process, log):
 class Notebook:
     """One notebook, open in a page of its own, with a kernel that is ready."""
 
-    def __init__(self, browser, address, name):
-        self.page = browser.new_context(viewport=VIEW).new_page()
+    def __init__(self, context, address, name):
+        self.page = context.new_page()
         self.page.set_default_timeout(PATIENCE * 1000)
         self.page.goto(f"{address}/lab/workspaces/{Path(name).stem}/tree/{name}")
         self.page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.context")
@@ -140,7 +205,7 @@ class Notebook:
     def close(self):
         """End the kernel and close the page."""
         self.page.evaluate("() => lab().sessionContext.shutdown()")
-        self.page.context.close()
+        self.page.close()
 
     def run_all(self):
         """Run every cell; returns what went wrong: errors, lines on stderr, widgets that could not be drawn."""

@@ -1,4 +1,4 @@
-"""What a learner does first in lessons 01 and 02: open, run all, predict, move a slider by keyboard, reset."""
+"""What a learner does first in a lesson: open, run all, predict, move a slider by keyboard, reset."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,11 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
-from tests.browser.lab import Notebook
+from tests.browser.lab import VIEW, Notebook
 from tests.calibration import time_factor
 from tests.lessons.run import notebooks
 
-LIVE = {"01": "c", "02": "lam"}  # lesson -> a live control of its first panel
+LIVE = {"01": "c", "02": "lam", "03": "lam", "04": "alpha_pt"}  # lesson -> a live control of its first panel
 FRAME_MS = 100  # keydown -> pixels, 95th percentile
 CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
 
@@ -20,7 +20,7 @@ CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
 def lesson(request, browser, server):
     """(number, notebook), run from top to bottom."""
     (path,) = (path for path in notebooks("lessons") if path.name.startswith(request.param))
-    notebook = Notebook(browser, server, path.name)
+    notebook = Notebook(browser.new_context(viewport=VIEW), server, path.name)
     assert notebook.run_all() == []
     if folder := os.environ.get("LABKIT_SCREENSHOTS"):
         take_pictures(notebook, Path(folder), path.stem)

@@ -10,6 +10,7 @@ import labkit
 from labkit.compute import Finding
 from labkit.course.build import build, text
 from labkit.course.command import Refusal, first_panel, main
+from labkit.results import RECIPES
 from tests.course.test_lint import good
 
 PANEL = """
@@ -160,6 +161,20 @@ def test_sweep_refuses_in_one_sentence(elsewhere, capsys, words, sentence):
     assert main(["sweep", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line and not list(elsewhere.glob("*.npz"))
+
+
+def test_sweep_without_a_name_lists_what_there_is(capsys):
+    assert main(["sweep"]) == 0 and capsys.readouterr().out.split() == list(RECIPES)
+
+
+def test_a_stopped_sweep_says_in_one_line_that_it_goes_on(elsewhere, monkeypatch, capsys):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("labkit.sweep._call", stop)
+    assert main(["sweep", "recovery_by_scale", "--profile", "quick"]) == 130
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("stopped; 0 of 624 rows are finished and kept in ") and line.endswith("goes on from there")
 
 
 def test_sweep_says_when_there_is_no_room_for_its_cache(elsewhere, monkeypatch, capsys):

@@ -117,6 +117,39 @@ def test_noise_of_the_tasks(monkeypatch):
     assert abs(np.corrcoef(*(noise.flatten().numpy() for noise in pair))[0, 1]) < 0.2
 
 
+@pytest.mark.parametrize("three", [3, np.int64(3), torch.tensor(3)])
+def test_integers_of_every_kind(three):
+    images = tagged([5, 5, 5, 5])
+    for again, expected in zip(
+        few_shot(images, three, compute.generator(three)), few_shot(images, 3, compute.generator(3)), strict=True
+    ):
+        assert tags(again) == tags(expected)
+    assert tags(subset(images, [three])) == tags(subset(images, torch.tensor([3]))) == [15, 16, 17, 18, 19]
+
+
+def correlation(a, b):
+    return abs(np.corrcoef(a.flatten().numpy(), b.flatten().numpy())[0, 1])
+
+
+def test_no_two_images_share_their_noise(monkeypatch):
+    """Neither those of training and test, nor the rotations of one image."""
+    loud = [*pretraining(2, device="cpu"), *finetuning("subset", 5, 2, "cpu")]
+    monkeypatch.setattr(digits, "noisy", lambda images, generator: images)
+    quiet = [*pretraining(2, device="cpu"), *finetuning("subset", 5, 2, "cpu")]
+    train, validation, few, test = (a.x - b.x for a, b in zip(loud, quiet, strict=True))
+    assert correlation(train[: len(validation)], validation) < 0.05 and correlation(few, test[: len(few)]) < 0.1
+    upright = train[: len(train) // 4]
+    for k in (1, 2, 3):
+        turned = train[k * len(upright) : (k + 1) * len(upright)]
+        assert correlation(upright, turned) < 0.05
+        assert correlation(upright, torch.rot90(turned, -k, (-2, -1))) < 0.05
+
+
+def test_a_seed_decides_which_images_are_taken(silent):
+    for make in (lambda seed: pretraining(seed, device="cpu")[1], lambda seed: finetuning("new", 3, seed, "cpu")[0]):
+        assert set(originals(make(1))) == set(originals(make(1))) != set(originals(make(2)))
+
+
 def test_a_seed_decides():
     for make in (lambda seed: pretraining(seed, device="cpu"), lambda seed: finetuning("subset", 3, seed, "cpu")):
         for again, same, other in zip(make(1), make(1), make(2), strict=True):
@@ -164,7 +197,7 @@ def test_rotation_flip_and_contrast():
 
 REFUSED = {
     r"task must be one of subset, new, shift, got 'old'": lambda: finetuning("old", 3, 0),
-    r"n_per_class must be an integer in \[1, 78\] \(79 images of class 0\), got 0": lambda: finetuning("subset", 0, 0),
+    r"n_per_class must be an integer in \[1, 76\] \(77 images of class 2\), got 0": lambda: finetuning("subset", 0, 0),
     r"n_per_class must be an integer in \[1, 75\] \(76 images of class 1\), got 76": lambda: finetuning("new", 76, 0),
     r"n_per_class must be an integer in .* got 2.5": lambda: finetuning("new", 2.5, 0),
     r"n must be an integer in \[1, 703\] \(704 images\), got 704": lambda: pretraining(0, n_validation=704),
@@ -174,6 +207,14 @@ REFUSED = {
     r"classes must be different numbers from 0 to 9, got \[\]": lambda: subset(load(), ()),
     r"std must lie in \[0, inf\), got -1": lambda: noisy(tagged([1]), compute.generator(0), -1),
     r"quarter_turns must hold at least one number": lambda: rotated(tagged([1]), ()),
+    r"all different modulo 4, got \[0, 0\]": lambda: rotated(tagged([1]), (0, 0)),
+    r"all different modulo 4, got \[0, 4\]": lambda: rotated(tagged([1]), (0, 4)),
+    r"contrast must lie in \(0, inf\), got nan": lambda: inverted(tagged([1]), float("nan")),
+    r"dtype must be a floating one, got torch.int64": lambda: load(dtype=torch.int64),
+    r"device must name a device of this computer such as cpu or cuda, got 'nowhere'": lambda: load("nowhere"),
+    r"generator must be a torch.Generator, got None": lambda: few_shot(tagged([2]), 1, None),
+    r"generator must be a torch.Generator, got 0: use": lambda: split(tagged([2]), 1, 0),
+    r"must be a torch.Generator, got None: use compute.generator": lambda: noisy(tagged([2]), None),
 }
 
 

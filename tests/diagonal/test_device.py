@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.diagonal import flow, interpolate, penalty, tasks
+from labkit.diagonal import flow, interpolate, penalty, replica, tasks
 from tests.stand_in import forgotten_device
 
 
@@ -20,6 +20,7 @@ X, Y, ROOT_K = randn(2, 3, 6, seed=3), randn(2, 3, seed=4), randn(6, seed=5).exp
 WEIGHTS = flow.Weights(*randn(4, 6, seed=6))
 TIMES = torch.logspace(-1, 1, 3, dtype=torch.float64)
 LAM = torch.linspace(-0.99, 0.9, 6, dtype=torch.float64)
+ALPHA = torch.tensor([[0.3], [0.8], [1.2]], dtype=torch.float64)
 
 CALLS = {
     "q": (penalty.q, BETA_FT, ROOT_K),
@@ -44,6 +45,30 @@ CALLS = {
     "train": (flow.train, X, Y, WEIGHTS, TIMES),
     "train explicit": (lambda *inputs: flow.train(*inputs, explicit=True), X, Y, WEIGHTS, TIMES[:1]),
     "pretrain_finetune": (flow.pretrain_finetune, X, Y, X.flip(0), Y, 0.1, -0.5, 0.3, TIMES),
+    "prox": (replica.prox, BETA_FT, ROOT_K, 0.3),
+    "prox_prime": (replica.prox_prime, BETA_FT, ROOT_K, 0.3),
+    "generalization_error": (
+        lambda *inputs: replica.generalization_error(tasks.PARTIAL, *inputs),
+        *(0.1, LAM, 0.3, ALPHA),
+    ),
+    "generalization_error imperfect": (
+        lambda *inputs: replica.generalization_error(tasks.PARTIAL, *inputs),
+        *(0.1, LAM, 0.3, ALPHA, ALPHA.flip(0), 0.1),
+    ),
+    "pretraining_error": (replica.pretraining_error, 0.1, 0.01, ALPHA),
+    "pretraining_law": (replica.pretraining_law, 0.1, 0.01, ALPHA),
+    "simulate": (
+        lambda c, lam, alpha: replica.simulate(
+            tasks.FULL, c, lam, 0.1, alpha, 0.5, dim=20, trials=2, generator=compute.generator(0)
+        ),
+        *(0.1, LAM, ALPHA[1, 0]),
+    ),
+    "simulate beyond": (
+        lambda c, lam: replica.simulate(
+            tasks.FULL, c, lam, 0.1, 1.5, 0.5, 0.1, dim=20, trials=2, generator=compute.generator(0)
+        ),
+        *(0.1, LAM),
+    ),
     "raw_gradient_descent": (
         lambda *inputs: flow.raw_gradient_descent(*inputs, lr=0.01, steps=5),
         X,
@@ -102,7 +127,7 @@ def test_samples_are_made_with_a_device(name):
     torch.testing.assert_close(result, SAMPLES[name](), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("room", [penalty, interpolate, flow, tasks], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [penalty, interpolate, flow, tasks, replica], ids=lambda room: room.__name__)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
     called = {name.split()[0] for name in CALLS | SAMPLES}

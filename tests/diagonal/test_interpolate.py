@@ -8,7 +8,7 @@ import torch
 from scipy.integrate import solve_ivp
 from scipy.optimize import minimize
 
-from labkit.diagonal.interpolate import basis_pursuit, min_norm, min_penalty
+from labkit.diagonal.interpolate import basis_pursuit, min_norm, min_penalty, recovery_threshold
 from labkit.diagonal.penalty import q, q_prime, root_k_init
 
 F64 = torch.float64
@@ -256,3 +256,26 @@ def test_residuals_neither_overflow_nor_underflow(dtype, unit, generator):
     found = min_penalty(x.to(dtype), y.to(dtype) * unit, 0.1 * unit)
     expected = min_penalty(x, y, 0.1).beta
     assert found.converged and ((found.beta / unit).double() - expected).norm() <= 1e-4 * expected.norm()
+
+
+def test_recovery_threshold_is_the_curve_in_its_parametric_form_and_where_l1_recovers():
+    """arXiv 0907.3574 gives the curve by its optimal threshold: α and ρ/α as functions of t."""
+    t = torch.linspace(0.3, 3, 30, dtype=F64)
+    density, tail = torch.exp(-(t**2) / 2) / math.sqrt(2 * math.pi), torch.special.ndtr(-t)
+    alpha = 2 * density / (t + 2 * (density - t * tail))
+    assert torch.allclose(recovery_threshold(alpha * (1 - t * tail / density)), alpha, atol=2e-6, rtol=0)
+    assert recovery_threshold(1.0) == 1 and recovery_threshold(0.0) < 1e-9
+    generator, dim, rho = torch.Generator().manual_seed(0), 300, 0.1
+    for side, recovers in ((-0.1, False), (0.1, True)):
+        n = round((recovery_threshold(rho).item() + side) * dim)
+        x = torch.randn(6, n, dim, dtype=F64, generator=generator) / math.sqrt(dim)
+        star = torch.zeros(dim, dtype=F64)
+        star[: round(rho * dim)] = 1
+        found = min_penalty(x, x @ star, 1e-8).beta
+        assert (((found - star).norm(dim=-1) < 0.3 * star.norm()) == recovers).all()
+
+
+@pytest.mark.parametrize("rho", [-0.1, 1.1, float("nan")])
+def test_recovery_threshold_refuses_what_is_no_share(rho):
+    with pytest.raises(ValueError, match="rho must"):
+        recovery_threshold(rho)

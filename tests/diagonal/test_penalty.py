@@ -366,3 +366,12 @@ def test_broadcast_dtype_and_device_follow_the_tensors(dtype):
     assert root_k.shape == ell.shape == (3, 4) and weights.shape == (3, 4, 3)
     assert np.array(names).shape == (3, 4)
     assert all(value.dtype == dtype and value.device.type == "cpu" for value in [root_k, ell, weights, *values])
+
+
+def test_root_k_init_has_a_derivative_where_a_coordinate_cannot_move():
+    """A or B = 0: √k = |A|·|B| has a kink there, and 0 is its middle slope; a NaN would spoil the whole sum."""
+    weights = [torch.tensor([value, 1.0], dtype=torch.float64, requires_grad=True) for value in (1.0, 1.0, 1.0, -1.0)]
+    root_k = root_k_init(*weights)
+    assert root_k[0] == 0
+    root_k.sum().backward()
+    assert all(weight.grad.isfinite().all() for weight in weights)

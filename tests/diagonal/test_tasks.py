@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
+from labkit.diagonal.flow import initial_weights
 from labkit.diagonal.tasks import FULL, NONE, PARTIAL, SUBSET, TaskPair, design
 
 
@@ -76,7 +77,7 @@ def test_impossible_shares_are_refused(shares, sentence):
 def test_too_small_a_dimension_is_refused(generator):
     with pytest.raises(ValueError, match="dim must be large enough for one feature per task, got 4"):
         FULL.sample(4, generator)
-    with pytest.raises(ValueError, match="n and dim must be >= 1, got n = 0, dim = 4"):
+    with pytest.raises(ValueError, match="n must be >= 1, got 0"):
         design(0, 4, generator)
 
 
@@ -92,3 +93,23 @@ def test_nothing_is_drawn_on_the_default_device(generator):
 def test_new_features_are_all_the_others_when_all_others_are_new(generator):
     beta_pt, beta_ft = TaskPair(0.25, 0.0, 1.0).sample(20, generator)
     assert ((beta_pt != 0) ^ (beta_ft != 0)).all()
+
+
+@pytest.mark.parametrize(
+    "call, says",
+    [
+        (lambda g: TaskPair("a", 0.1, 0.1), "rho_pt must be a number, got 'a'"),
+        (lambda g: TaskPair(True, 0.1, 0.1), "rho_pt must be a number, got True"),
+        (lambda g: TaskPair(torch.tensor(0.1), 0.1, 0.1), "rho_pt must be a number"),
+        (lambda g: design("3", 4, g), "n must be a whole number, got '3'"),
+        (lambda g: design(2, 4.5, g), "dim must be a whole number, got 4.5"),
+        (lambda g: design(2, 4, 0), "generator must be a torch.Generator, got 0"),
+        (lambda g: design(2, 4, None), "generator must be a torch.Generator, got None"),
+        (lambda g: FULL.sample(100.5, g), "dim must be a whole number, got 100.5"),
+        (lambda g: FULL.sample(100, 3), "generator must be a torch.Generator, got 3"),
+        (lambda g: initial_weights("a", 1.0, 0.0), "dim must be a whole number, got 'a'"),
+    ],
+)
+def test_wrong_kinds_are_refused_by_name(call, says):
+    with pytest.raises(TypeError, match=says):
+        call(compute.generator(0))

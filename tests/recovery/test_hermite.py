@@ -105,8 +105,8 @@ def test_project_and_combine_are_products_with_the_lift(degree, numbers, monkeyp
 REFUSED = {
     "degree must be 1, 2, 3 or 4, got 5": lambda: lift_dim(3, 5),
     "degree must be 1, 2, 3 or 4, got 0": lambda: lift(randn(2, 3), 0),
-    "dim must be an integer >= 1, got 0": lambda: lift_dim(0, 2),
-    "dim must be an integer >= 1, got 2.5": lambda: lift_dim(2.5, 2),
+    "dim must be >= 1, got 0": lambda: lift_dim(0, 2),
+    "dim must be a whole number, got 2.5": lambda: lift_dim(2.5, 2),
     r"x must be \(\.\.\., dim\), got a number": lambda: lift(torch.tensor(1.0), 2),
     r"x\[1\] = nan must be finite": lambda: lift(torch.tensor([0.0, math.nan]), 2),
     "x must be a floating tensor": lambda: lift(torch.tensor([1, 2]), 2),

@@ -89,7 +89,7 @@ def test_directions_and_samples_come_from_their_generators():
 REFUSED = {
     "n_features must be <= 21, the directions of the lift, got 22": {"n_features": 22},
     "n_features must be <= 20, the directions of the lift, got 21": {"n_features": 21, "inputs": "sphere"},
-    "n_features must be an integer >= 1, got 0": {"n_features": 0},
+    "n_features must be >= 1, got 0": {"n_features": 0},
     r"gamma must lie in \[0, inf\), got -1": {"gamma": -1},
     r"gamma must lie in \[0, inf\), got nan": {"gamma": math.nan},
     "gamma must be > 1/2: else Σ": {"gamma": 0.5, "tail": "noise"},

@@ -57,6 +57,53 @@ def test_an_unknown_name_is_refused_with_those_there_are(function):
         function("x")
 
 
+DAMAGE = {
+    "table truncated": (".npz", lambda data: data[:-50]),
+    "table empty": (".npz", lambda data: b""),
+    "no table": (".npz", None),
+    "json truncated": (".json", lambda data: data[:-5]),
+    "json of something else": (".json", lambda data: b"[]"),
+    "json without a checksum": (".json", lambda data: b"{}"),
+    "json not in UTF-8": (".json", lambda data: b"\xff"),
+    "no json": (".json", None),
+}
+
+
+@pytest.fixture
+def copy(tmp_path, monkeypatch):
+    """The shipped results where they can be damaged."""
+    for path in FOLDER.glob("recovery_by_scale.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_result_is_refused_in_a_sentence(copy, damage):
+    ending, change = DAMAGE[damage]
+    path = copy / f"recovery_by_scale{ending}"
+    path.write_bytes(change(path.read_bytes())) if change else path.unlink()
+    expected = "there is no shipped result" if damage == "no table" else "is damaged .*: make it anew, labkit sweep rec"
+    with pytest.raises(ValueError, match=expected):
+        load("recovery_by_scale")
+
+
+def test_no_flipped_bit_of_a_table_is_overlooked(copy):
+    path = copy / "recovery_by_scale.npz"
+    good = path.read_bytes()
+    for position in range(0, len(good), len(good) // 200):
+        path.write_bytes(good[:position] + bytes([good[position] ^ 1 << position % 8]) + good[position + 1 :])
+        with pytest.raises(ValueError, match="is damaged"):
+            load("recovery_by_scale")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_computed(copy, monkeypatch):
+    monkeypatch.setattr(results.os, "access", lambda path, mode: False)  # root may write everywhere
+    monkeypatch.setattr(sweep, "run", None)
+    with pytest.raises(ValueError, match="the results are kept in .*, which cannot be written"):
+        remake("recovery_by_scale")
+
+
 def test_remake_writes_the_table_and_how_it_was_made(tmp_path, monkeypatch):
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(results, "FOLDER", tmp_path)

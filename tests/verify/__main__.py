@@ -19,6 +19,7 @@ import torch
 
 import labkit
 from labkit import compute
+from tests import report
 from tests.verify.claim import Claim
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -38,11 +39,7 @@ def verify(chosen: list[str]) -> list[Claim]:
     known = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     found = []
     for room in chosen:
-        print(f"{HEAD}\n{room}")
-        here = []
-        for claim in claims(room):
-            print(claim, flush=True)
-            here.append(claim)
+        here = report.show(f"{HEAD}\n{room}", claims(room))
         how = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "device": str(compute.device()), "profile": compute.profile()}
         how |= {"labkit": labkit.__version__, "python": platform.python_version(), "numpy": numpy.__version__}
         how |= {"torch": torch.__version__.split("+")[0]}
@@ -63,4 +60,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(report.run(main))
