@@ -29,6 +29,7 @@ _ROOMS = (
     "diagonal",
     "panel",
     "plots",
+    "recovery",
     "results",
     "spectra",
     "sweep",

@@ -15,6 +15,8 @@ data changes none of them.
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -158,6 +160,74 @@ def _admit_spread(z: Tensor, center: bool) -> Tensor:
     variance, rounding = z.square().sum((-2, -1)).detach() / z.shape[-2], 8 * torch.finfo(z.dtype).eps
     refuse("variance of z", variance, variance > z.shape[-1] * rounding**2, "must be > 0: all rows are equal")
     return z
+
+
+class Eigenpairs(NamedTuple):
+    """Eigenvalues in falling order (..., k) and their vectors as columns (..., dim, k)."""
+
+    eigenvalues: Tensor
+    vectors: Tensor
+
+
+def top_eigenpairs(matrix: Tensor, k: int) -> Eigenpairs:
+    """The k largest eigenvalues of symmetric (..., dim, dim), descending (..., k), and vectors (..., dim, k).
+
+    Raises ValueError for matrices that are not square, symmetric and finite, and for k outside 1 ... dim.
+
+    >>> top_eigenpairs(torch.diag(torch.tensor([1.0, 3.0, 2.0])), 2).eigenvalues
+    tensor([3., 2.])
+    """
+    matrix = _admit(matrix)
+    if not 1 <= k <= matrix.shape[-1]:
+        raise ValueError(f"k must lie in [1, {matrix.shape[-1]}], got {k}")
+    values, vectors = torch.linalg.eigh(matrix)
+    return Eigenpairs(values[..., -k:].flip(-1), vectors[..., -k:].flip(-1))
+
+
+def krylov_eigenpairs(
+    apply: Callable[[Tensor], Tensor],
+    start: Tensor,
+    k: int,
+    above: float | Tensor = -torch.inf,
+    tolerance: float = 3e-5,
+    max_blocks: int = 40,
+) -> Eigenpairs:
+    """The largest eigenvalues, at most k and only those > ``above``, of a symmetric matrix known by its products.
+
+    Block Krylov: Rayleigh-Ritz in the span of start, A·start, ..., A^{m-1}·start, all kept orthonormal, until each
+    residual ‖Av − λv‖ ≤ tolerance · largest |λ|; the error of an eigenvalue is its square over the gap. Ask for
+    outliers only: eigenvalues inside a bulk converge slowly, and `max_blocks` ends the search without a word.
+
+    Arguments
+        apply: (dim, b) → A times it
+        start: (dim, b), random; b ≥ the multiplicity of any eigenvalue sought
+
+    >>> a, start = torch.diag(torch.arange(1.0, 41.0).double() ** 2), torch.eye(40).double()[:, :4] + 0.1
+    >>> krylov_eigenpairs(lambda v: a @ v, start, k=2).eigenvalues
+    tensor([1600., 1521.], dtype=torch.float64)
+    """
+    dim, width = start.shape
+    k, before = min(k, dim), -1
+    basis = torch.linalg.qr(start).Q
+    image = block = apply(basis)
+    for _ in range(max_blocks):
+        projected = basis.mT @ image
+        values, small = (part.flip(-1) for part in torch.linalg.eigh((projected + projected.mT) / 2))
+        wanted = int((values[:k] > above).sum())
+        vectors = basis @ small[:, :wanted]
+        residual = (image @ small[:, :wanted] - vectors * values[:wanted]).norm(dim=0)
+        converged = (residual <= tolerance * values.abs().amax()).all() and wanted == before
+        # without any outlier yet: one may still show up
+        if basis.shape[1] == dim or (converged and (wanted or basis.shape[1] >= 8 * width)):
+            break
+        before = wanted
+        for _ in range(2):  # twice is enough for orthonormality to rounding
+            block = torch.linalg.qr(block - basis @ (basis.mT @ block)).Q
+        block = block[:, : dim - basis.shape[1]]
+        basis = torch.cat([basis, block], 1)
+        block = apply(block)
+        image = torch.cat([image, block], 1)
+    return Eigenpairs(values[:wanted], vectors)
 
 
 def _admit_data(z: Tensor) -> Tensor:

@@ -11,9 +11,11 @@ from labkit.spectra import (
     data_rank,
     effective_rank,
     gram,
+    krylov_eigenpairs,
     numerical_rank,
     participation,
     participation_ratio,
+    top_eigenpairs,
 )
 from tests.stand_in import forgotten_device
 
@@ -171,6 +173,38 @@ def test_gradients(shape):
         assert torch.autograd.gradcheck(measure, z)
 
 
+def with_outliers(dim=300, seed=3):
+    """Three eigenvalues beyond a bulk in [−1, 1], one of them far below: (matrix, its eigenvectors)."""
+    turn = rotation(dim, seed)
+    values = torch.cat([torch.tensor([-3.0, 1.5, 2.0, 2.1], dtype=F64), torch.linspace(-1, 1, dim - 4, dtype=F64)])
+    return (turn * values) @ turn.mT, turn
+
+
+def test_top_eigenpairs():
+    matrix, turn = with_outliers(30)
+    values, vectors = top_eigenpairs(torch.stack([matrix, 2 * matrix]), 3)
+    torch.testing.assert_close(values, torch.tensor([[2.1, 2.0, 1.5], [4.2, 4.0, 3.0]], dtype=F64))
+    assert ((vectors[0] * turn[:, [3, 2, 1]]).sum(0).abs() > 1 - 1e-12).all() and vectors.shape == (2, 30, 3)
+
+
+@pytest.mark.parametrize("k, above", [(3, -math.inf), (32, 1.1), (2, 1.1), (32, 2.05)])
+def test_krylov_eigenpairs_are_those_of_the_matrix(k, above):
+    """The largest, not the largest in size; only those above a level; the other products are never more."""
+    matrix, turn = with_outliers()
+    found = krylov_eigenpairs(lambda v: matrix @ v, randn(300, 8), k, above)
+    expected = torch.tensor([v for v in (2.1, 2.0, 1.5) if v > above][:k], dtype=F64)
+    torch.testing.assert_close(found.eigenvalues, expected, rtol=1e-7, atol=0)
+    assert ((found.vectors * turn[:, [3, 2, 1]][:, : len(expected)]).sum(0).abs() >= 0.99999).all()
+
+
+def test_krylov_stops_when_nothing_is_above_or_the_space_is_full():
+    matrix, _ = with_outliers()
+    assert krylov_eigenpairs(lambda v: matrix @ v, randn(300, 8), 5, above=2.2).vectors.shape == (300, 0)
+    small = torch.diag(torch.tensor([3.0, 2.0, 1.0, 1.0], dtype=F64))
+    every = krylov_eigenpairs(lambda v: small @ v, randn(4, 3), 9)
+    torch.testing.assert_close(every.eigenvalues, small.diagonal())
+
+
 REFUSED = {
     r"z must be \(\.\.\., n, dim\) with rows as samples, and not empty, got \(3,\)": lambda: participation_ratio(
         randn(3)
@@ -188,6 +222,7 @@ REFUSED = {
     r"least eigenvalue of cov must be >= 0: a covariance, got -1.0": lambda: effective_rank(
         torch.diag(torch.tensor([-1.0, 4.0])).double()
     ),
+    r"k must lie in \[1, 3\], got 4": lambda: top_eigenpairs(torch.eye(3), 4),
     r"least eigenvalue of cov must be >= 0: a covariance, got -0.5": lambda: numerical_rank(
         torch.diag(torch.tensor([-1.0, 2.0])).double()
     ),
@@ -228,6 +263,8 @@ CALLS = [
     data_effective_rank,
     data_rank,
     *(lambda z, f=f: f(gram(z)) for f in (participation, effective_rank, numerical_rank)),
+    lambda z: top_eigenpairs(gram(z), 2)[0],
+    lambda z: krylov_eigenpairs(lambda v: gram(z.flatten(0, -2)) @ v, gram(z.flatten(0, -2))[:, :2], 2)[0],
 ]
 
 

@@ -4,7 +4,7 @@ Every number is from one thread. Leave the computer alone meanwhile. Millisecond
 of `tests.calibration`: "at 1.4x" says how much longer this one took, at that moment, for the same work. Stopped, it
 goes on with the section where it was, unless the code has changed; after a run to the end, or with ``--anew``, it
 starts afresh. A room adds a table by a small module beside this one, whose ``rows()`` gives (what, our seconds,
-seconds of the naive way, promised ratio).
+seconds of the naive way, promised ratio), and for another unit than ms (factor, symbol) of it at the end.
 """
 
 import asyncio
@@ -111,10 +111,10 @@ def naive_training(error=1e-3, c=0.1):
 
 def room(name):
     """The table that a module beside this one adds."""
-    for what, ours, naive, target in import_module(f"tests.benchmarks.{name}").rows():
-        ratio = naive / ours
-        times = f"{1e3 * ours:.3g} ms", f"{1e3 * naive:.3g} ms", f"{ratio:.1f}x"
-        yield Row(what, *times, f"{target:g}x", ratio >= target)
+    for what, ours, naive, target, *unit in import_module(f"tests.benchmarks.{name}").rows():
+        ratio, (size, symbol) = naive / ours, unit or (1e3, "ms")
+        numbers = f"{size * ours:.3g} {symbol}", f"{size * naive:.3g} {symbol}", f"{ratio:.1f}x"
+        yield Row(what, *numbers, f"{target:g}x", ratio >= target)
 
 
 def imports():

@@ -1,0 +1,8 @@
+import pytest
+
+from labkit import compute
+
+
+@pytest.fixture
+def generator():
+    return compute.generator(0)
