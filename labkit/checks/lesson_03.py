@@ -224,6 +224,6 @@ def root_of(function: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
 EXERCISES = {
     "03.1": Exercise(points=3, minutes=10, difficulty=2, check=one_coefficient),
     "03.2": Exercise(points=2, minutes=6, difficulty=1, check=derivative),
-    "03.3": Exercise(points=4, minutes=20, difficulty=3, check=two_equations),
+    "03.3": Exercise(points=4, minutes=25, difficulty=3, check=two_equations),
     "03.4": Exercise(points=3, minutes=12, difficulty=2, check=switch),
 }

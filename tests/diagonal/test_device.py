@@ -40,6 +40,7 @@ CALLS = {
     "min_norm": (interpolate.min_norm, X, Y),
     "batch_shape": (lambda *inputs: list(interpolate.batch_shape(*inputs)), X, Y),
     "basis_pursuit": (interpolate.basis_pursuit, X, Y),
+    "recovery_threshold": (interpolate.recovery_threshold, LAM.abs() / 2),
     "initial_weights": (lambda c: flow.initial_weights(6, c, -0.5), ROOT_K[:2]),
     "reinitialize": (flow.reinitialize, WEIGHTS, 0.3),
     "train": (flow.train, X, Y, WEIGHTS, TIMES),
