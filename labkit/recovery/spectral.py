@@ -310,7 +310,8 @@ def fit(
 
     Arguments
         degree: q of the lift, 1 … 4
-        n_features: K; None keeps what lies beyond the edge (`theory.bulk_edge` of the cleaned labels), at most 32
+        n_features: K; None keeps what lies beyond the edge (`theory.bulk_edge` of the cleaned labels), at most 32.
+            With hygiene below n/D = 10 say how many: there the residual overfits, and eigenvalues sink below the edge
         clip: where `clip_labels` cuts; None warns when labels are heavy-tailed
         hygiene: for degree ≥ 2, layer 1 sees `radial_normalize` x, `low_degree_residual` y, and (degree 2) a
             `drop_trace` Ĉ. Degree 1 needs none of it
