@@ -250,12 +250,26 @@ def _file(module: str) -> Path | bool | None:
     first, room, *_ = f"{module}.".split(".")
     if first in sys.stdlib_module_names or (first == "labkit" and not {room, f"{room}.py"} & {*DISPLAY}):
         return None
-    try:
-        spec = sys.modules[module].__spec__ if module in sys.modules else importlib.util.find_spec(module)
-    except (ImportError, AttributeError, ValueError):
-        return None
+    spec = _spec(module)
     path = Path(spec.origin) if spec and spec.has_location else Path()
-    return path if path.suffix == ".py" and not {"site-packages", "dist-packages"} & {*path.parts} else None
+    return path if path.suffix == ".py" and not _installs(path.parents[module.count(".")]) else None
+
+
+def _spec(module: str) -> importlib.machinery.ModuleSpec | None:
+    """Where a module is, without importing it or what it is in."""
+    if module in sys.modules:
+        return getattr(sys.modules[module], "__spec__", None)
+    if not (parent := module.rpartition(".")[0]):
+        return importlib.util.find_spec(module)
+    places = getattr(_spec(parent), "submodule_search_locations", None)
+    return importlib.machinery.PathFinder.find_spec(module, places) if places else None
+
+
+@functools.cache
+def _installs(folder: Path) -> bool:
+    """Whether packages are installed into this folder, or into the one it is in (a package has an __init__.py)."""
+    named = {"site-packages", "dist-packages"} & {*folder.parts}
+    return bool(named) or any(next(place.glob("*.dist-info"), None) for place in (folder, folder.parent))
 
 
 def _named(value: Any) -> bool:

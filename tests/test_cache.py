@@ -169,6 +169,32 @@ def test_so_does_the_text_of_what_it_imports(module, text):
     assert keys[0] == keys[2] != keys[1]
 
 
+def test_what_is_imported_is_found_without_importing_it(module):
+    module("own.__init__", "")
+    for name in ("far", "farther"):
+        (Path(sys.modules["own"].__file__).parent / f"{name}.py").write_text(
+            "raise SystemExit\nfrom own import farther"
+        )
+    text = "def study(x):\n    if x: from own import far\n    import nowhere.at_all, own.no_module, json.nothing\n"
+    assert study_key(module("near", text).study) and "own.far" not in sys.modules
+
+
+@pytest.mark.parametrize("place", ["lib", "lib/far"])
+def test_a_package_installed_in_a_folder_of_another_name_is_no_code_of_yours(module, tmp_path, monkeypatch, place):
+    keys, folder = [], tmp_path / "lib"
+    for k in "121":
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / ("far.py" if place == "lib" else "__init__.py")).write_text(f"K = {k}")
+        monkeypatch.syspath_prepend(folder)
+        sys.modules.pop("far", None)
+        keys.append(study_key(module("own", "import far\ndef study(x): return x").study))
+        cache._installs.cache_clear()
+    assert keys[0] == keys[2] != keys[1]
+    (folder / "far-1.0.dist-info").mkdir()
+    assert study_key(sys.modules["own"].study) not in keys
+    sys.modules.pop("far")
+
+
 @pytest.mark.parametrize("read", ["far.K", "K"])
 def test_what_a_module_holds_now_counts(module, read):
     far = module("far", "K = 1\ndef f(x): return x + K")

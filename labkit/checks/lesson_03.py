@@ -163,7 +163,7 @@ C, GAMMA = 1e-3, 0.1  # of the last exercise, with the task SUBSET
 
 
 def switch(answer) -> str:
-    """The alpha from which on the best lam of SUBSET is no longer in regime IV, to 0.02."""
+    """The first alpha at which the best lam of SUBSET is not in regime IV, to 0.02."""
     alpha = call(answer) if callable(answer) else answer
     if alpha is None or alpha is Ellipsis:
         raise NotAttempted("Replace the stub by your own code, then run this cell again.")
@@ -180,9 +180,7 @@ def switch(answer) -> str:
     reuse = next(i for i in range(right, len(grid)) if lam[i] > 0)
     afresh = next(i for i in range(right, len(grid)) if lam[i] == -1)
     if abs(alpha - float(grid[right])) <= 0.02:
-        return (
-            f"Regime IV gives way to {names[right]}: with that many samples the old features are more harm than help."
-        )
+        return f"There IV gives way to {names[right]}: a border crossed, not a jump. The best lam drifts on towards -1."
     for at, says in (
         (float(grid[reuse]), "That is where lam = 1 takes over, much later. Regime IV ends before."),
         (float(grid[afresh]), "That is where the best lam is exactly -1. The regime has its new name before."),
