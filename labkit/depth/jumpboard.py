@@ -29,7 +29,7 @@ from labkit.training import he
 from labkit.validate import as_tensors, refuse, require_finite, require_positive, require_range, require_whole
 
 KINDS = ("ridge", "gradient")
-RIDGE = 1e-3  # λ, in units of the mean square of a feature
+RIDGE = 1e-2  # λ, in units of the mean square of a feature
 ARMIJO = 0.1  # of the slope's promise that a step must keep
 HALVINGS = 16
 BISECTIONS = 32

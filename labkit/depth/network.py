@@ -41,6 +41,7 @@ STARTS = {  # of h = W_2 σ(W_1 z): which of W_1, W_2 is random, and whether a g
     "random": (True, True, False),  # not function-preserving
 }
 KERNEL = 3  # pixels, of the convolutions
+FIRST_SEED = 1_000_000  # of blocks that were given no generators: not a seed that drew the network itself
 
 
 @dataclass(frozen=True)
@@ -315,22 +316,18 @@ def insert_block(
         generators = training.generators(range(FIRST_SEED, FIRST_SEED + model.n_nets))
     if len(generators) != model.n_nets:
         raise ValueError(f"generators must be {model.n_nets}, one a net, got {len(generators)}")
-    like = model.params["out"]
+    w1_random, w2_random, gated = STARTS[init]
+    block = Block(hidden, activation, normed, gated)
+    like, patch = model.params["out"], math.prod(model._kernel)
     place = {"device": like.device, "dtype": like.dtype}
-    patch, shapes = math.prod(model._kernel), [(hidden, model.width), (model.width, hidden)]
-    new = {}
-    for name, shape, std, drawn in zip(("w1", "w2"), shapes, (2 / model.width, 1 / hidden), STARTS[init], strict=False):
-        shape = (*shape, *model._kernel)
-        if drawn:
-            new[name] = normal(shape, generators, math.sqrt(std / patch), **place)
-        else:
-            new[name] = torch.zeros(model.n_nets, *shape, **place)
-    if STARTS[init][2]:
+
+    def weight(n_out: int, n_in: int, variance: float) -> Tensor:
+        return normal((n_out, n_in, *model._kernel), generators, math.sqrt(variance / (n_in * patch)), **place)
+
+    new = {"w1": weight(hidden, model.width, 2.0 * w1_random), "w2": weight(model.width, hidden, 1.0 * w2_random)}
+    if gated:
         new["gate"] = torch.zeros(model.n_nets, 1, **place)
-    return with_block(model, layer, new, Block(hidden, activation, normed, gated=STARTS[init][2]))
-
-
-FIRST_SEED = 1_000_000  # of blocks that were given no generators: not a seed that drew the network itself
+    return with_block(model, layer, new, block)
 
 
 def with_block(model: PostNormResNet, layer: int, new: Params, block: Block) -> PostNormResNet:
