@@ -325,9 +325,7 @@ def line_search(
         gains = _gains(model, direction, z, move, y, t)
     good = (gains >= ARMIJO * t * promised[:, None]) & (gains > 0)
     found, first = good.any(1), good.to(torch.uint8).argmax(1, keepdim=True)
-    if not found.all():
-        lost = (~found).nonzero().flatten().tolist()
-        warnings.warn(f"no step along this direction lowers the loss of net {lost}: their step is 0", stacklevel=2)
+    _say_so(found, "along this direction")
     zero = torch.zeros_like(start)
     return Step(
         torch.where(found, t.gather(1, first)[:, 0], zero),
@@ -504,16 +502,23 @@ def parameter_step(
     gain = torch.zeros_like(t)
     for _ in range(HALVINGS):
         now = before.detach() - mean_loss(moved(t), x, y, loss)
-        good = (now >= ARMIJO * t * square) & ~found
+        good = (now >= ARMIJO * t * square) & (now > 0) & ~found
         gain, found = torch.where(good, now, gain), found | good
         if found.all():
             break
         t = torch.where(found, t, t / 2)
+    _say_so(found, "against the gradient")
     t = torch.where(found, t, 0)
     return moved(t), Step(t, gain, found)
 
 
 # ---- Inside -----------------------------------------------------------------------------------------------------
+
+
+def _say_so(found: Tensor, where: str) -> None:
+    if not found.all():
+        lost = (~found).nonzero().flatten().tolist()
+        warnings.warn(f"no step {where} lowers the loss of net {lost}: their step is 0", stacklevel=3)
 
 
 def _along(value: Tensor, grad: Tensor, t: Tensor) -> Tensor:
