@@ -171,6 +171,13 @@ def image(ax, key, rgb, extent):
     return artist
 
 
+def signed_rgb(values):
+    """Colors of values in [-1, 1]: blue below zero, white at zero, orange-red above; (...) → (..., 3)."""
+    v = numbers(values).clip(-1, 1)[..., None]
+    low, high = (np.array(mpl.colors.to_rgb(color)) for color in (BLUE, RED))
+    return 1 + np.maximum(v, 0) * (high - 1) + np.maximum(-v, 0) * (low - 1)
+
+
 def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     """Level lines of z (len(y), len(x)), part of the map: drawn anew only when z changed.
 
@@ -228,6 +235,52 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
 
 
+# --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------
+
+
+def covariance_axes(figure, name="Σ", shown=16):
+    """The setup of :func:`covariance`: a square for the correlations, axes for the first eigenvalues."""
+    left, right = figure.subplots(1, 2, width_ratios=(0.72, 1))
+    bare = {"aspect": "equal", "xticks": [], "yticks": []}
+    frame(left, "How the coordinates correlate", "blue −1, white 0, orange 1", "", (0, 1), (0, 1), **bare)
+    words = f"Spectrum of {name}", "eigenvalue, the largest first", "share of the variance"
+    frame(right, *words, (0.3, shown + 0.7), (0, 1))
+    told = "mean |correlation|", "energy off the diagonal", "effective rank", "(dashed: all eigenvalues equal)"
+    for row, word in enumerate(told, 1):
+        corner(right, None, row, word, INK if row < 4 else GREY, x=0.84)
+
+
+def covariance(figure, correlations, share, mean, energy, rank, shown=16):
+    """Correlations (d, d) and spectrum: share (d,) of the variance of each eigenvalue, and three measures of both."""
+    (left, right), flat, share = figure.axes, 1 / len(share), numbers(share)[:shown]
+    image(left, "correlations", signed_rgb(numbers(correlations)[::-1]), (0, 1, 0, 1))
+    stems(right, "spectrum", share, 1 + np.arange(len(share)), color=BLUE)
+    line(right, "flat", [0, shown + 1], [flat, flat], color=GREY, linestyle="--", linewidth=1.5)
+    for row, words in enumerate((f"{mean:.2f}", f"{energy:.0%}", f"{rank:.1f}"), 1):
+        corner(right, f"measure {row}", row, words, BLUE)
+
+
+# --- powers: means over seeds on two logarithmic axes, and the exponent ---------------------------------
+
+
+def power_axes(figure, *parts):
+    """The setup of :func:`power`: axes side by side, of (title, label of y, of x, stops of x, limits of y, words).
+
+    words: for each row of the corner what stands before an exponent there, and its color.
+    """
+    for ax, (title, y, x, stops, limits, words) in zip(figure.subplots(1, len(parts)), parts, strict=True):
+        frame(ax, title, x, y, ylim=limits, yscale="log")
+        stops_axis(ax.xaxis, stops)
+        for row, (word, color) in enumerate(words, 1):
+            corner(ax, None, row, word, color, x=0.7)
+
+
+def power(ax, key, x, mean, error, exponent, color=INK, row=1):
+    """Means with bars of one standard error, and the exponent, in words, in a row of the corner."""
+    curve_and_dots(ax, key, (x, mean), (x, mean, error), color=color)
+    corner(ax, f"{key} exponent", row, exponent, color)
+
+
 # --- axes ---------------------------------------------------------------------------------------------
 
 
@@ -264,6 +317,14 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def stops_axis(axis, stops):
+    """Make an axis logarithmic, with ticks at these stops and nowhere else, and a little air at both ends."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(stops, [f"{stop:g}" for stop in stops])
+    axis.set_ticks([], minor=True)
+    axis.axes.set(**{f"{axis.axis_name}lim": (stops[0] / 1.3, stops[-1] * 1.3)})
 
 
 def root_axis(ax, high, ticks):

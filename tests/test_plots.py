@@ -160,3 +160,43 @@ def test_corner_words_without_a_key_are_background():
     number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
     assert told.get_gid() is None and number is again and again.get_text() == "9 %"
     assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9
+
+
+def test_signed_colors_are_white_at_zero_and_pure_at_the_ends():
+    blue, red = (mpl.colors.to_rgb(color) for color in (plots.BLUE, plots.RED))
+    np.testing.assert_allclose(plots.signed_rgb([-1, 0, 1, 3]), [blue, (1, 1, 1), red, red], atol=1e-12)
+    np.testing.assert_allclose(plots.signed_rgb(torch.tensor(0.5)), (1 + np.array(red)) / 2, atol=1e-7)
+
+
+def test_stops_have_ticks_and_nothing_else_has(ax):
+    plots.stops_axis(ax.xaxis, (1, 2, 4, 8, 16))
+    assert ax.get_xscale() == "log" and ax.get_yscale() == "linear"
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["1", "2", "4", "8", "16"]
+    assert not len(ax.get_xticks(minor=True)) and ax.get_xlim()[0] < 1 < 16 < ax.get_xlim()[1]
+
+
+def test_a_covariance_shows_its_correlations_from_the_upper_left_and_its_first_eigenvalues():
+    figure = Figure()
+    plots.covariance_axes(figure, shown=2)
+    corr = np.array([[1.0, -1, 0], [-1, 1, 0], [0, 0, 1]])
+    for _ in range(2):  # made once, moved ever after
+        plots.covariance(figure, corr, np.array([0.5, 0.3, 0.2]), 1 / 3, 0.4, 2.0, shown=2)
+        left, right = figure.axes
+        (picture,) = (artist for artist in left.get_children() if artist.get_gid() == "correlations")
+        np.testing.assert_array_equal(picture.get_array()[::-1], (plots.signed_rgb(corr) * 255).round())
+        (dots,) = (artist for artist in right.lines if artist.get_gid() == "spectrum")
+        np.testing.assert_array_equal(dots.get_xydata(), [[1, 0.5], [2, 0.3]])
+        words = {text.get_text() for text in right.texts}
+        assert {"0.33", "40%", "2.0"} <= words
+
+
+def test_powers_have_bars_and_say_the_exponent():
+    figure = Figure()
+    words = [("power of x", plots.BLUE)]
+    plots.power_axes(figure, ("left", "y", "x", (1, 10), (1, 100), words), ("right", "y", "x", (1, 10), (1, 10), words))
+    left, right = figure.axes
+    plots.power(left, "a", (1, 10), np.array([5.0, 50.0]), np.array([1.0, 2.0]), "1.00 ± 0.01", plots.BLUE)
+    assert left.get_ylim() == (1, 100) and left.get_yscale() == left.get_xscale() == "log"
+    (bars,) = (artist for artist in left.lines if artist.get_gid() == "a bars")
+    np.testing.assert_array_equal(bars.get_ydata()[[0, 1, 3, 4]], [4, 6, 48, 52])
+    assert {"power of x", "1.00 ± 0.01"} <= {text.get_text() for text in left.texts} and not right.lines

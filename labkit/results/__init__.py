@@ -24,6 +24,8 @@ from labkit.sweep import Table
 FOLDER = Path(__file__).parent
 RECIPES = {  # name -> the function, as module:name, that returns its recipe at the current profile
     "recovery_by_scale": "labkit.results.recovery_by_scale:recipe",
+    "signal_and_noise": "labkit.results.signal_and_noise:recipe",
+    "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
 }
 
 

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from labkit.depth.jumpboard import mean_loss
-from labkit.depth.study import WAYS, insertion, streams, students
+from labkit import compute
+from labkit.depth.covariance import samples_to_see
+from labkit.depth.jumpboard import direction, draw_features, mean_loss, scores
+from labkit.depth.study import WAYS, block_scores, insertion, mean_scores, streams, students
 from tests.verify import depth as verify
 
 SEEDS = range(4)
@@ -76,3 +78,26 @@ def test_a_sample_of_nothing_is_refused(task):
         students(task, 0, 10, SEEDS)
     with pytest.raises(ValueError, match="steps must be >= 1, got 0"):
         students(task, 10, 0, SEEDS)
+
+
+def test_scores_of_many_widths_at_once_are_those_of_each_alone(task):
+    model = students(task, 300, 20, range(2)).model.to(dtype=torch.float64)
+    chosen, judged = (task.sample(400, compute.generator(seed)) for seed in (1, 2))
+    found, w1 = block_scores(model, 1, chosen, judged, (4, 16)), draw_features(model, 16)
+    for i, m in enumerate((4, 16)):
+        alone = scores(model, direction(model, 1, *chosen, w1[:, :m]), *judged)
+        torch.testing.assert_close(found[:, i], alone, rtol=1e-8, atol=1e-10)
+    with pytest.raises(ValueError, match=r"blocks\[1\] must be >= 1, got 0"):
+        block_scores(model, 1, chosen, judged, (4, 0))
+
+
+def test_means_of_scores_scatter_as_one_over_the_root_of_n_and_half_of_tests_succeed_at_n_95():
+    s = torch.randn(400_000, generator=compute.generator(0), dtype=torch.float64) - 0.2
+    needed = int(samples_to_see(s))
+    assert abs(needed / (1.645 / 0.2) ** 2 - 1) < 0.05
+    means = mean_scores(s, needed)
+    assert len(means) == 400_000 // needed and abs(means.mean() + 1) < 0.05
+    assert abs(means.std() * 1.645 - 1) < 0.05  # one standard error is G/1.645 at n_95
+    assert abs((means < -1).double().mean() - 0.5) < 0.03
+    with pytest.raises(ValueError, match=r"n must lie in \[1, 400000\], the number of scores, got 400001"):
+        mean_scores(s, 400_001)
