@@ -52,6 +52,11 @@ STYLE = {
 }
 
 
+def shades(count):
+    """Colors of an ordered family (features, sizes), from dark to light, never as light as the paper."""
+    return [mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 0.85, count))]
+
+
 @contextmanager
 def style():
     """The course's matplotlib settings, for the time of a ``with`` block."""
@@ -112,6 +117,25 @@ def area(ax, key, x, y, **style):
     return artist
 
 
+def spectrum(ax, key, eigenvalues, edge, bins):
+    """Eigenvalues (any shape) counted in bins (edges,): grey up to the edge of the noise, blue beyond it."""
+    values, ends = numbers(eigenvalues), numbers(bins)
+    for part, inside, color in (("bulk", values <= float(edge), MIST), ("out", values > float(edge), BLUE)):
+        counts = np.histogram(values[inside], ends)[0]
+        area(ax, f"{key} {part}", ends.repeat(2)[1:-1], counts.repeat(2), color=color)
+    top = ax.get_ylim()[1]
+    line(ax, f"{key} edge", [edge, edge], [0, 0.66 * top], linestyle="--", linewidth=1.5)
+    return text(ax, f"{key} word", edge, 0.68 * top, "edge", ha="center", va="bottom")
+
+
+def error_dots(ax, key, x, mean, error, **style):
+    """Measured points with bars of ± one standard error, each (points,), on top of everything, `now` included."""
+    x, mean, error = map(numbers, (x, mean, error))
+    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
+    line(ax, f"{key} bars", np.repeat(x, 3), bars, **{"zorder": 7, **style, "linewidth": 1.4})
+    return dots(ax, f"{key} dots", x, mean, **{"markersize": 5, "zorder": 7, **style})
+
+
 def now(ax, key, x, y):
     """Where the sliders stand: the same yellow dot in every picture."""
     style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6}
@@ -130,6 +154,12 @@ def text(ax, key, x, y, words, **style):
     if style.get("color", artist.get_color()) != artist.get_color():
         artist.set_color(style["color"])
     return artist
+
+
+def corner(ax, key, row, words, color=INK):
+    """Words in the upper right corner of the axes, row 0 on top: names of curves that leave no room beside them."""
+    place = {"transform": ax.transAxes, "ha": "right", "va": "top"}
+    return text(ax, key, 0.98, 0.98 - 0.06 * row, words, color=color, weight="bold", **place)
 
 
 def labels(ax, key, x, y, words, apart=0.1, **style):
@@ -211,10 +241,8 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     """
     color = style.pop("color", INK)
     line(ax, f"{key} theory", *curve, color=color, **style)
-    x, mean, error = (np.empty(0),) * 3 if points is None else map(numbers, points)
-    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
-    line(ax, f"{key} bars", np.repeat(x, 3), bars, color=color, linewidth=1.4)
-    return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
+    points = (np.empty(0),) * 3 if points is None else points
+    return error_dots(ax, key, *points, color=color, markeredgecolor="white", markersize=6, zorder=2)
 
 
 # --- axes ---------------------------------------------------------------------------------------------
