@@ -9,6 +9,7 @@ artist alone when they are called with what it shows already.
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.ticker
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
@@ -281,6 +282,13 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def log_axis(axis, ticks):
+    """Make an axis logarithmic, labeled at these ticks only."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
 def root_axis(ax, high, ticks):

@@ -50,6 +50,15 @@ def test_root_axis_has_a_zero_and_stretches_what_is_small(ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "0.25", "1"]
 
 
+def test_log_axis_is_labeled_where_it_was_asked_to_be(ax):
+    plots.log_axis(ax.xaxis, (5, 10, 50))
+    ax.set_xlim(5, 50)
+    ax.figure.canvas.draw()
+    place = ax.transAxes.inverted().transform(ax.transData.transform([[x, 0] for x in (5, 5 * 10**0.5, 50)]))[:, 0]
+    assert np.allclose(place, [0, 0.5, 1]) and len(ax.get_xticks(minor=True)) == 0
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["5", "10", "50"]
+
+
 def everything(ax, shift):
     x = torch.linspace(0, 1, 20, dtype=torch.float64)
     plots.line(ax, "line", x, x + shift)

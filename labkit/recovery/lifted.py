@@ -12,6 +12,7 @@ can be compared with the surrogate (`theory.exact` at the same n/D) and with inf
 """
 
 import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from labkit.recovery.teacher import HierarchicalTeacher
 from labkit.validate import as_tensors
 
 LOOKS = {"plain": ("gaussian", False), "hygiene": ("gaussian", True), "sphere": ("sphere", True)}  # inputs, hygiene
-HALF = 0.5  # a feature is revealed when one eigenvector has this squared overlap with it
+HALF = 0.5  # a feature counts as revealed when one eigenvector has this squared overlap with it
 # Strengths below FLOORS/d stay hidden in a lift of degree 2, however many samples there are. A rule of thumb, fitted to
 # 10^5 samples, d = 16 … 32, γ = .75 … 1.5: the number of features found differs from it by one on average.
 FLOORS = {"plain": 10.0, "hygiene": 4.0, "sphere": 4.0}
@@ -87,24 +88,67 @@ def teacher(
     return HierarchicalTeacher(dim, degree, n_features, gamma, "id", 0.0, generator, inputs=LOOKS[look][0])
 
 
-def surrogate_layer(x: Tensor, gamma: float, n_features: int, noise_std: float = 0.0) -> tuple[LayerOne, Tensor]:
-    """Layer 1 of the surrogate on numbers x (n, D + 1) drawn from N(0, 1), and Σ_j ⟨A_k, v_j⟩² beyond the edge, (d₁,).
+def surrogate_labels(x: Tensor, gamma: float, n_features: int, noise_std: float = 0.0) -> Tensor:
+    """y (n,) of the surrogate on numbers x (n, D + 1) from N(0, 1): H(x) is the first D columns, the last is the noise.
 
-    The last column becomes the label noise, the first n_features axes are the hidden directions: a rotation makes them
-    any others. So one x serves all γ and σ, and answers move smoothly.
+    The hidden directions are the first n_features axes: a rotation makes them any others. So one x serves all γ and σ.
 
-    >>> x = torch.randn(6000, 101, generator=compute.generator(0))
-    >>> surrogate_layer(x, gamma=1.0, n_features=3)[1]
-    tensor([0.97, 0.95, 0.85], dtype=torch.float64)
+    >>> surrogate_labels(torch.tensor([[3.0, 0.0, 1.0]]), gamma=1.0, n_features=1, noise_std=0.5)  # 8/√2 + .5
+    tensor([6.1569])
     """
     (x,) = as_tensors(x=x)
     if x.dim() != 2 or x.shape[1] <= n_features:
         raise ValueError(f"x must be (n, D + 1) with D >= n_features = {n_features}, got {tuple(x.shape)}")
     theory.admit_model(gamma, n_features, noise_std)
     strengths = theory.amplitudes(gamma, n_features).to(x)
-    y = (x[:, :n_features] ** 2 - 1) @ strengths / math.sqrt(2) + noise_std * x[:, -1]
-    layer = layer_one(x[:, :-1], y, degree=1)
+    return (x[:, :n_features] ** 2 - 1) @ strengths / math.sqrt(2) + noise_std * x[:, -1]
+
+
+def surrogate_layer(
+    x: Tensor, n_features: int, samples_per_dim: float, gamma: float, noise_std: float = 0.0
+) -> tuple[LayerOne, Tensor]:
+    """Layer 1 of the surrogate on the first n = δD rows of x, and Σ_j ⟨A_k, v_j⟩² over v_j beyond the edge, (d₁,).
+
+    x as in `surrogate_labels`, with at least δD rows: kept for other δ, γ and σ, it makes answers move smoothly.
+
+    >>> x = torch.randn(6000, 101, generator=compute.generator(0))
+    >>> surrogate_layer(x, n_features=3, samples_per_dim=60.0, gamma=1.0)[1]
+    tensor([0.97, 0.95, 0.85], dtype=torch.float64)
+    """
+    labels = surrogate_labels(x, gamma, n_features, noise_std)
+    n = round(samples_per_dim * (x.shape[1] - 1))
+    if not 1 <= n <= len(x):
+        raise ValueError(f"samples_per_dim must ask for 1 to {len(x)} samples, got {samples_per_dim}: {n} samples")
+    layer = layer_one(x[:n, :-1], labels[:n], degree=1)
     return layer, (layer.vectors[:n_features, layer.eigenvalues > layer.edge] ** 2).sum(1)
+
+
+def overlaps_by_samples(
+    task: HierarchicalTeacher,
+    look: str,
+    stages: Sequence[int],
+    generator: torch.Generator,
+    progress: Callable[[Sequence[int]], Iterable[int]] = iter,
+) -> Tensor:
+    """Overlaps of all features after so many samples, (stage, d₁): the first ones of the same, growing data set.
+
+    >>> task = teacher(12, 1.0, "sphere", compute.generator(0))
+    >>> overlaps_by_samples(task, "sphere", (500, 20_000), compute.generator(1))[:, 0]
+    tensor([0.65, 0.98], dtype=torch.float64)
+    """
+    _admit_look(look)
+    x, y = task.sample(max(stages), generator, torch.float32)
+    layers = (layer_one(x[:n], y[:n], task.degree, LOOKS[look][1]) for n in progress(stages))
+    return torch.stack([layer.overlaps(task.directions) for layer in layers])
+
+
+def count(overlap: Tensor) -> int:
+    """How many of the overlaps reach `HALF`.
+
+    >>> count(torch.tensor([0.9, 0.5, 0.1]))
+    2
+    """
+    return int((overlap >= HALF).sum())
 
 
 def revealed(dim: int, gamma: float, n: float, n_features: int = 12, look: str = "hygiene") -> int:
