@@ -111,6 +111,7 @@ def by_samples():
 
 MADE = {
     "overlaps_by_samples": by_samples,
+    "at_infinity": lambda: lifted.at_infinity(lifted.teacher(5, 1.0, "plain", compute.generator(0), 2)),
     "teacher": lambda: lifted.teacher(5, 1.0, "plain", compute.generator(0), 2).directions,
     "sample": sample,
     "sample on the sphere": lambda: sample(inputs="sphere"),
