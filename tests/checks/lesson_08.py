@@ -24,11 +24,11 @@ def half_power(k, gamma, n_features, lift_dim, noise_std):
     return lift_dim * (1 + noise_std**2) / (2 * a)
 
 
-def on_grid(offset=lambda t: t.mean()):
+def on_grid(offset=lambda t: t.mean(), dtype=torch.float64):
     """The least psi on a grid that is evenly spaced in log(lam - max t)."""
 
     def answer(t, samples_per_dim):
-        lam = t.max() + (samples_per_dim * (t**2).mean()).sqrt() * torch.logspace(-4, 0, 2000, dtype=torch.float64)
+        lam = t.max() + (samples_per_dim * (t**2).mean()).sqrt() * torch.logspace(-4, 0, 2000, dtype=dtype)
         return (lam * (1 / samples_per_dim + (t / (lam[:, None] - t)).mean(1))).min() - offset(t)
 
     return answer
@@ -113,7 +113,7 @@ RIGHT = {
         lambda k, gamma, count, size, s: theory.recovery_threshold(k, gamma, count, size, s),
         lambda k, gamma, count, size, s: size * (1 + s**2) / (2 * theory.amplitudes(gamma, count)[k - 1] ** 2),
     ],
-    "08.2": [theory.bulk_edge, on_grid(), inserted(lambda lam, t, delta: psi(lam, t, 1 / delta) - t.mean())],
+    "08.2": [theory.bulk_edge, on_grid(), on_grid(dtype=torch.float32), inserted(lambda lam, t, delta: psi(lam, t, 1 / delta) - t.mean())],
     "08.3": [products(), squares_first, lambda x: hermite.lift(x, 2), lambda x: products()(x).numpy()],
     "08.4": [counted(), lambda d, gamma, n: torch.tensor(counted()(d, gamma, n))],
 }  # fmt: skip
