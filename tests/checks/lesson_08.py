@@ -113,7 +113,12 @@ RIGHT = {
         lambda k, gamma, count, size, s: theory.recovery_threshold(k, gamma, count, size, s),
         lambda k, gamma, count, size, s: size * (1 + s**2) / (2 * theory.amplitudes(gamma, count)[k - 1] ** 2),
     ],
-    "08.2": [theory.bulk_edge, on_grid(), on_grid(dtype=torch.float32), inserted(lambda lam, t, delta: psi(lam, t, 1 / delta) - t.mean())],
+    "08.2": [
+        theory.bulk_edge,
+        on_grid(),
+        on_grid(dtype=torch.float32),
+        inserted(lambda lam, t, delta: psi(lam, t, 1 / delta) - t.mean()),
+    ],
     "08.3": [products(), squares_first, lambda x: hermite.lift(x, 2), lambda x: products()(x).numpy()],
     "08.4": [counted(), lambda d, gamma, n: torch.tensor(counted()(d, gamma, n))],
 }  # fmt: skip
