@@ -139,12 +139,6 @@ def test_shades_fall_in_grey_too():
         assert (np.diff(grey) > 0).all() and grey.max() < 0.85
 
 
-def test_words_in_the_corner_lie_in_rows(ax):
-    tops = [plots.corner(ax, f"{row}", row, "word").get_position()[1] for row in (0, 1, 2)]
-    assert tops[0] > tops[1] > tops[2] and plots.corner(ax, "0", 0, "other").get_text() == "other"
-    assert len(ax.texts) == 3
-
-
 def test_numbers_takes_tensors_that_carry_a_gradient():
     assert plots.numbers(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 
@@ -193,3 +187,12 @@ def test_what_is_shown_already_is_left_alone():
         assert [artist.stale for artist in artists] == expected, change
         for artist in artists:
             artist.stale = False
+
+
+def test_corner_words_without_a_key_are_background():
+    """With a key they are one artist that moves, without one they are drawn once and for all."""
+    ax = Figure().add_subplot()
+    told = plots.corner(ax, None, 1, "size", x=0.8)
+    number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
+    assert told.get_gid() is None and number is again and again.get_text() == "9 %"
+    assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9
