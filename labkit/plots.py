@@ -9,6 +9,7 @@ artist alone when they are called with what it shows already.
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.ticker
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
@@ -50,6 +51,11 @@ STYLE = {
     "figure.constrained_layout.w_pad": 0.12,
     "figure.constrained_layout.wspace": 0.06,
 }
+
+
+def shades(count):
+    """Colors of an ordered family (features, sizes), from dark to light, never as light as the paper."""
+    return [mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 0.85, count))]
 
 
 @contextmanager
@@ -110,6 +116,25 @@ def area(ax, key, x, y, **style):
     if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
         artist.set_xy(corners)
     return artist
+
+
+def spectrum(ax, key, eigenvalues, edge, bins):
+    """Eigenvalues (any shape) counted in bins (edges,): grey up to the edge of the noise, blue beyond it."""
+    values, ends = numbers(eigenvalues), numbers(bins)
+    for part, inside, color in (("bulk", values <= float(edge), MIST), ("out", values > float(edge), BLUE)):
+        counts = np.histogram(values[inside], ends)[0]
+        area(ax, f"{key} {part}", ends.repeat(2)[1:-1], counts.repeat(2), color=color)
+    top = ax.get_ylim()[1]
+    line(ax, f"{key} edge", [edge, edge], [0, 0.66 * top], linestyle="--", linewidth=1.5)
+    return text(ax, f"{key} word", edge, 0.68 * top, "edge", ha="center", va="bottom")
+
+
+def error_dots(ax, key, x, mean, error, **style):
+    """Measured points with bars of ± one standard error, each (points,), on top of everything, `now` included."""
+    x, mean, error = map(numbers, (x, mean, error))
+    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
+    line(ax, f"{key} bars", np.repeat(x, 3), bars, **{"zorder": 7, **style, "linewidth": 1.4})
+    return dots(ax, f"{key} dots", x, mean, **{"markersize": 5, "zorder": 7, **style})
 
 
 def now(ax, key, x, y):
@@ -222,10 +247,8 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     """
     color = style.pop("color", INK)
     line(ax, f"{key} theory", *curve, color=color, **style)
-    x, mean, error = (np.empty(0),) * 3 if points is None else map(numbers, points)
-    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
-    line(ax, f"{key} bars", np.repeat(x, 3), bars, color=color, linewidth=1.4)
-    return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
+    points = (np.empty(0),) * 3 if points is None else points
+    return error_dots(ax, key, *points, color=color, markeredgecolor="white", markersize=6, zorder=2)
 
 
 # --- axes ---------------------------------------------------------------------------------------------
@@ -264,6 +287,13 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def log_axis(axis, ticks):
+    """Make an axis logarithmic, labeled at these ticks only."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
 def root_axis(ax, high, ticks):
