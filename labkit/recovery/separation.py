@@ -17,10 +17,12 @@ from labkit import compute
 from labkit.recovery import kernel, spectral, theory
 from labkit.recovery.hermite import lift_dim
 from labkit.recovery.teacher import HierarchicalTeacher
+from labkit.sweep import Table
 from labkit.validate import as_tensors, refuse, require_finite, require_positive, require_whole
 
 METHODS = ("spectral", "kernel")
 HOLDOUT = 0.2  # of the samples, which the layer-wise method keeps for its second layer
+SIZES = {"spectral": 100, "kernel": 400}  # on a curve whose crossing is sought: the kernel's ends in a cliff
 BISECTIONS = 60  # of ln κ over 80: to rounding
 VALIDATION, TEST = 2000, {"spectral": 20_000, "kernel": 4000}  # inputs; a kernel takes n operations for each of them
 
@@ -137,7 +139,25 @@ def layerwise_error(n: float | Tensor, dim: int, n_features: int = 2, gamma: flo
     tensor([0.9807, 0.5010, 0.0335], dtype=torch.float64)
     """
     (n,) = as_tensors(n=n)
-    return theory.mse_curve((1 - HOLDOUT) * n / lift_dim(dim, degree), gamma, n_features)
+    return theory.mse_curve((1 - HOLDOUT) * n / lift_dim(dim, degree), gamma, n_features).to(n)
+
+
+def expected_samples(dim: int, method: str, level: float = 0.5) -> Tensor:
+    """The n at which `layerwise_error` or `kernel_error` falls to ``level`` times Var u, for two features, q = 2; ().
+
+    A level in (0, 1), far above 1e-6 for the kernel, whose curve ends near `kernel_dim`.
+
+    >>> expected_samples(18, "spectral"), expected_samples(18, "kernel")
+    (tensor(1776.8, dtype=torch.float64), tensor(4507.3, dtype=torch.float64))
+    """
+    _admit_method(method)
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie in (0, 1), got {level}")
+    layered = method == "spectral"
+    first, last = (lift_dim(dim, 2), 20 / level * lift_dim(dim, 2)) if layered else (dim, 2 * kernel_dim(dim, 2))
+    n = torch.logspace(*map(math.log10, (first, last)), SIZES[method], dtype=compute.dtype(), device=compute.device())
+    error = layerwise_error(n, dim) if layered else kernel_error(n, dim, degree_power(dim))
+    return kernel.samples_to_reach(n, error, level)
 
 
 # ---- experiments
@@ -160,8 +180,7 @@ def measured_error(
     >>> measured_error(8, 200, "kernel", seed=0) < 1
     tensor(True)
     """
-    if method not in METHODS:
-        raise ValueError(f"method must be spectral or kernel, got {method!r}")
+    _admit_method(method)
     generator = compute.generator(seed)
     teacher = HierarchicalTeacher(dim, degree, n_features, 1.0, "id", 0.0, generator, inputs=inputs)
     val, test = (teacher.sample_inputs(size, generator) for size in (VALIDATION, max(TEST.values())))
@@ -194,6 +213,26 @@ def samples_with_error(n: Tensor, error: Tensor, level: float = 0.5) -> tuple[Te
     return kernel.samples_to_reach(n, error.mean(0), level), (logs.var(correction=0) * (seeds - 1)).sqrt()
 
 
+def needed_by_dim(table: Table, method: str, level: float = 0.5) -> tuple[Tensor, Tensor, Tensor]:
+    """Dims, and `samples_with_error` at each, from a table of dim, method, n, error and seed; each (dim,).
+
+    The table is one of `labkit.sweep.run`: for each dim the sizes in rising order, all with the same seeds.
+
+    >>> from labkit import results
+    >>> needed_by_dim(results.load("depth_advantage").table, "kernel")[0]
+    tensor([10., 14., 18.], dtype=torch.float64)
+    """
+    _admit_method(method)
+    dims, needed, log_error = list(dict.fromkeys(table["dim"].tolist())), [], []
+    for dim in dims:
+        part = table.select(dim=dim, method=method)
+        shape = -1, len(set(part["seed"].tolist()))
+        n, error = (torch.from_numpy(part[name].astype(float).reshape(shape)) for name in ("n", "error"))
+        for found, value in zip((needed, log_error), samples_with_error(n[:, 0], error.mT, level), strict=True):
+            found.append(value)
+    return torch.tensor(dims, dtype=torch.float64, device="cpu"), torch.stack(needed), torch.stack(log_error)
+
+
 def fit_exponent(dim: Tensor, needed: Tensor, log_error: Tensor) -> tuple[Tensor, Tensor]:
     """The slope of ln ``needed`` against ln ``dim``, and its standard error; all (point,), both ().
 
@@ -215,3 +254,8 @@ def fit_exponent(dim: Tensor, needed: Tensor, log_error: Tensor) -> tuple[Tensor
     x = x - (weight * x).sum() / weight.sum()
     spread = (weight * x**2).sum()
     return (weight * x * needed.log()).sum() / spread, spread**-0.5
+
+
+def _admit_method(method: str) -> None:
+    if method not in METHODS:
+        raise ValueError(f"method must be spectral or kernel, got {method!r}")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.recovery import hermite, kernel, spectral, teacher, theory
+from labkit.recovery import hermite, kernel, separation, spectral, teacher, theory
 from labkit.recovery.teacher import HierarchicalTeacher
 from tests.diagonal.test_device import assert_same
 from tests.recovery.test_hermite import randn
@@ -67,6 +67,10 @@ CALLS = {
     "surrogate_error": (spectral.surrogate_error, OTHER, V, A),
     "polynomial_kernel": (lambda x: kernel.polynomial_kernel(x, x, 2), X[:9]),
     "kernel.fit": (lambda x, y: kernel.fit(x[:50], y[:50], 2, x[50:], y[50:]).predict(x), X, Y),
+    "kernel_error": (lambda n, power: separation.kernel_error(n, 6, power), DELTA, A),
+    "layerwise_error": (lambda n: separation.layerwise_error(n, 4), DELTA),
+    "samples_with_error": (separation.samples_with_error, DELTA, torch.stack([20 / DELTA, 30 / DELTA])),
+    "fit_exponent": (separation.fit_exponent, A, 1 / A, A),
     "samples_to_reach": (lambda n: kernel.samples_to_reach(n, 20 / n), DELTA),
 }
 calls = pytest.mark.parametrize("name", CALLS)
@@ -109,6 +113,16 @@ MADE = {
     "learned_features": lambda: theory.learned_features(20.0, 1.0, 3),
     "label_quadrature": lambda: theory.label_quadrature(1.0, 3),
     "draw_labels": lambda: theory.draw_labels(1.0, 3, draws=50, noise_std=1.0),
+    "kernel_spectrum": lambda: separation.kernel_spectrum(5, 2),
+    "degree_power": lambda: separation.degree_power(5),
+    "expected_samples": lambda: (
+        separation.expected_samples(5, "kernel"),
+        separation.expected_samples(5, "spectral"),
+    ),
+    "measured_error": lambda: (
+        separation.measured_error(5, 60, "kernel", 0),
+        separation.measured_error(5, 60, "spectral", 0),
+    ),
     "multi_indices": lambda: hermite.multi_indices(3, 2).to(compute.device()),
 }
 made_here = pytest.mark.parametrize("name", MADE)
@@ -128,10 +142,19 @@ def test_what_is_made_has_a_device(name):
     assert_same(result, MADE[name](), rtol=0, atol=0)
 
 
-NUMBERS = {"lift_dim", "tail_variance", "admit_model", "window", "prefers_dense"}  # no tensors in their results
+NUMBERS = {
+    "lift_dim",
+    "kernel_dim",
+    "tail_variance",
+    "admit_model",
+    "window",
+    "prefers_dense",
+}  # no tensors in their results
 
 
-@pytest.mark.parametrize("room", [hermite, teacher, theory, spectral, kernel], ids=lambda room: room.__name__)
+@pytest.mark.parametrize(
+    "room", [hermite, teacher, theory, spectral, kernel, separation], ids=lambda room: room.__name__
+)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
     called = {name.split()[0].removeprefix("kernel.") for name in CALLS | MADE} | NUMBERS
