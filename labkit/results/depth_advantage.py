@@ -22,9 +22,15 @@ def recipe() -> Recipe:
         grid={
             "dim": compute.pick(quick=(6, 8), standard=(10, 14, 18), full=(10, 14, 18, 22, 26)),
             "method": METHODS,
-            "size": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 1.1),
+            "size": (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8),
         },
         seeds=compute.pick(quick=2, standard=12, full=64),
         remake={"dim": 10, "size": 0.5},
         tolerances={"error": 1e-6},
     )
+
+
+LARGE = (  # what lesson 10 adds at profile "full": layer by layer alone, n/D = 10, 30, 100, on a GPU
+    {"method": ["spectral"], "dim": [128], "n": [82_560, 247_680, 825_600]},
+    {"method": ["spectral"], "dim": [32], "n": [59_840, 179_520, 598_400], "degree": [3], "inputs": ["gaussian"]},
+)

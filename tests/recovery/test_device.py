@@ -35,6 +35,11 @@ def fit(x, y, **more):
     return model.eigenvalues, model.directions.abs(), model.predict(x), model.features(x).abs(), model.latent(x)
 
 
+def read_out(x, y):
+    model = spectral.read_out(spectral.fit(x, y, 2, n_features=3), x, y, 2)
+    return model.predict(x), model.latent(x)
+
+
 CALLS = {
     "lift": (lambda x: hermite.lift(x, 3), X),
     "lift_into": (lift_into, X),
@@ -62,6 +67,7 @@ CALLS = {
     "eigenpairs": (lambda x, y: without_sign(spectral.eigenpairs(x, y, 2, 2, "dense")), X, Y),
     "eigenpairs matrix-free": (lambda x, y: without_sign(spectral.eigenpairs(x, y, 2, 2, "matrix_free")), X, Y),
     "fit": (fit, X, Y),
+    "read_out": (read_out, X, Y),
     "fit matrix-free": (lambda x, y: fit(x, y, method="matrix_free"), X, Y),
     "overlaps": (spectral.overlaps, V, OTHER),
     "surrogate_error": (spectral.surrogate_error, OTHER, V, A),
@@ -149,7 +155,8 @@ NUMBERS = {
     "admit_model",
     "window",
     "prefers_dense",
-}  # no tensors in their results
+}  # no tensors in their results, or made of a table on disk
+NUMBERS = {"lift_dim", "kernel_dim", "tail_variance", "admit_model", "window", "prefers_dense", "needed_by_dim"}
 
 
 @pytest.mark.parametrize(

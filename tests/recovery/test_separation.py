@@ -18,9 +18,11 @@ from labkit.recovery.separation import (
     kernel_spectrum,
     layerwise_error,
     measured_error,
+    needed_by_dim,
     samples_with_error,
 )
 from labkit.recovery.teacher import HierarchicalTeacher
+from labkit.sweep import Table
 
 F64 = torch.float64
 
@@ -155,6 +157,24 @@ def test_error_bar_of_a_crossing_is_its_scatter():
 def test_a_curve_that_does_not_cross_has_no_samples():
     n, error = tensor(1, 2, 3), tensor(0.9, 0.8, 0.7).expand(3, 3)
     assert samples_with_error(n, error)[0] == math.inf and samples_with_error(n, error, 0.95)[0].isnan()
+
+
+def test_needed_by_dim_reads_a_table():
+    """Curves c/n with c = d² layer by layer and 2d³ for the kernel, a fixed scatter of seeds."""
+    size, factor = [0.5, 1.0, 2.0, 4.0], [0.9, 1.0, 1.1]
+    rows = [(d, m, s, seed) for d in (4, 8) for m in separation.METHODS for s in size for seed in range(3)]
+    c = {"spectral": lambda d: d**2, "kernel": lambda d: 2 * d**3}
+    columns = {"dim": [], "method": [], "n": [], "error": [], "seed": []}
+    for d, m, s, seed in rows:
+        n = s * 2 * c[m](d)
+        for name, value in zip(columns, (d, m, n, factor[seed] * c[m](d) / n, seed), strict=True):
+            columns[name].append(value)
+    table = Table({name: np.array(column) for name, column in columns.items()})
+    for method, expected in (("spectral", tensor(32, 128)), ("kernel", tensor(256, 2048))):
+        dim, needed, log_error = needed_by_dim(table, method)
+        assert dim.tolist() == [4, 8]
+        torch.testing.assert_close(needed, expected)
+        torch.testing.assert_close(log_error, torch.full_like(dim, 0.1 / 3**0.5), rtol=0.01, atol=0)
 
 
 def test_fit_exponent_is_numpys_weighted_fit():
