@@ -139,6 +139,19 @@ def test_both_methods_see_the_same_samples(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
 
 
+def test_depth_takes_over_between_ten_and_a_hundred_dimensions():
+    """The hint of exercise 10.4: at d = 10 for one half, before d = 100 for one percent."""
+    for dim, level, ahead in ((9, 0.5, False), (10, 0.5, True), (60, 0.01, False), (100, 0.01, True)):
+        layered, shallow = (float(expected_samples(dim, method, level)) for method in separation.METHODS)
+        assert (layered < shallow) == ahead
+
+
+def test_the_layer_wise_method_needs_many_more_samples_for_degree_three():
+    """The large task of profile "full", in small: Gaussian inputs and q = 3, where little is found at d = 6."""
+    two, three = (float(measured_error(6, 2000, "spectral", 0, degree=q, inputs="gaussian")) for q in (2, 3))
+    assert two < 0.8 * three < 1.2
+
+
 class Constant:
     def predict(self, x):
         return torch.zeros_like(x[:, 0])
