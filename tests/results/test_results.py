@@ -1,3 +1,5 @@
+import inspect
+import itertools
 import json
 import re
 
@@ -7,8 +9,10 @@ import torch
 
 from labkit import results, sweep
 from labkit.compute import PROFILES, use_profile
-from labkit.recovery import theory
+from labkit.recovery import separation, theory
+from labkit.recovery.hermite import lift_dim
 from labkit.results import FOLDER, RECIPES, load, recipe, remake, shipped
+from labkit.results.depth_advantage import LARGE
 from labkit.results.recovery_by_scale import DIM, recovery
 from tests.test_sweep import assert_same
 
@@ -179,3 +183,29 @@ def test_lift_recovery_reproduces_the_notes():
             found = table.select(dim=dim, samples_per_dim=size, look=look)["overlap"].mean(0)
             tolerance = 0.25 if look == "plain" else 0.13  # two tasks there; plain ones differ from task to task
             assert found[: len(expected)].tolist() == pytest.approx(expected, abs=tolerance)
+
+
+# ---- depth_advantage
+
+
+def test_depth_advantage_has_the_samples_and_exponents_of_the_notes():
+    """Within 15 % at each d, and the exponents within their errors of theory in the same window."""
+    table, dims = load("depth_advantage").table, [10, 14, 18]
+    for method, noted in (("spectral", [611, 1084, 1784]), ("kernel", [648, 1993, 4514])):
+        dim, needed, log_error = separation.needed_by_dim(table, method)
+        assert dim.tolist() == dims
+        np.testing.assert_allclose(needed, noted, rtol=0.15)
+        expected = torch.stack([separation.expected_samples(d, method) for d in dims])
+        assert ((needed.log() - expected.cpu().log()).abs() <= 3 * log_error + 0.02).all()
+        slope, se = separation.fit_exponent(dim, needed, log_error)
+        line, _ = separation.fit_exponent(dim, expected.cpu(), log_error)
+        assert abs(slope - line) <= 3 * se
+    assert abs(slope - 3.28) <= 0.05 and se < 0.03  # of the kernel: far from 4
+
+
+def test_tasks_of_the_full_profile_can_be_asked_for():
+    for grid in LARGE:
+        for values in itertools.product(*grid.values()):
+            inspect.signature(separation.measured_error).bind(**dict(zip(grid, values, strict=True)), seed=0)
+        size = lift_dim(grid["dim"][0], grid.get("degree", [2])[0])
+        assert [n / size for n in grid["n"]] == pytest.approx([10, 30, 100])
