@@ -8,9 +8,8 @@ import torch
 from labkit import compute
 from labkit.recovery import hermite, kernel, lifted, separation, spectral, teacher, theory
 from labkit.recovery.teacher import HierarchicalTeacher
-from tests.diagonal.test_device import assert_same
+from tests.everywhere import made_everywhere, same_everywhere
 from tests.recovery.test_hermite import randn
-from tests.stand_in import forgotten_device
 
 X, Y = randn(300, 4), randn(300, seed=1).clamp(-2, 2)
 V, OTHER = torch.linalg.qr(randn(10, 3, seed=2)).Q, torch.linalg.qr(randn(10, 2, seed=3)).Q
@@ -87,21 +86,7 @@ CALLS = {
     "fit_exponent": (separation.fit_exponent, A, 1 / A, A),
     "samples_to_reach": (lambda n: kernel.samples_to_reach(n, 20 / n), DELTA),
 }
-calls = pytest.mark.parametrize("name", CALLS)
-
-
-@calls
-def test_same_values_on_every_device(device, name):
-    function, *inputs = CALLS[name]
-    assert_same(device.run(function, *inputs), function(*inputs), rtol=1e-6, atol=1e-9)
-
-
-@calls
-def test_nothing_is_made_without_a_device(name):
-    function, *inputs = CALLS[name]
-    with forgotten_device():
-        result = function(*inputs)
-    assert_same(result, function(*inputs), rtol=0, atol=0)
+test_same_values_on_every_device, test_nothing_is_made_without_a_device = same_everywhere(CALLS, rtol=1e-6, atol=1e-9)
 
 
 def made(**more):
@@ -147,21 +132,9 @@ MADE = {
     ),
     "multi_indices": lambda: hermite.multi_indices(3, 2).to(compute.device()),
 }
-made_here = pytest.mark.parametrize("name", MADE)
-
-
-@made_here
-def test_a_seed_means_the_same_on_every_device(device, name, monkeypatch):
-    expected = MADE[name]()
-    monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
-    assert_same(device.back(MADE[name]()), expected, rtol=1e-9, atol=1e-12)
-
-
-@made_here
-def test_what_is_made_has_a_device(name):
-    with forgotten_device():
-        result = MADE[name]()
-    assert_same(result, MADE[name](), rtol=0, atol=0)
+test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = made_everywhere(
+    MADE, rtol=1e-9, atol=1e-12
+)
 
 
 # No tensors in their results, or made of a table on disk
