@@ -529,7 +529,7 @@ class Cascade:
     """The steps at many δ, and the two parts of the error that they add up to."""
 
     overlap: Tensor  # (δ, n_features), ρ_k
-    unlearned: Tensor  # (δ,), Σ a_k² over features with ρ_k = 0
+    unlearned: Tensor  # (δ,), Σ a_k² over features with ρ_k = 0, and the tail
     learned: Tensor  # (δ,), Σ a_k²(1 − ρ_k²) over the others
 
     @property
@@ -537,7 +537,9 @@ class Cascade:
         return self.unlearned + self.learned
 
 
-def cascade(samples_per_dim: Tensor, gamma: float, n_features: int, noise_std: float = 0.0) -> Cascade:
+def cascade(
+    samples_per_dim: Tensor, gamma: float, n_features: int, noise_std: float = 0.0, tail: str = "cut"
+) -> Cascade:
     """Overlaps and errors at many δ (δ,), fast enough for a slider with a thousand features.
 
     The exact law (`staircase`) for the first 30 features and some of the others; in between ρ_k is all but linear in
@@ -547,12 +549,12 @@ def cascade(samples_per_dim: Tensor, gamma: float, n_features: int, noise_std: f
     >>> (steps.overlap > 0).sum(1), steps.mse
     (tensor([ 4, 35]), tensor([0.4261, 0.0464], dtype=torch.float64))
     """
-    power = amplitudes(gamma, n_features) ** 2
+    power = amplitudes(gamma, n_features, tail) ** 2
     some = torch.arange(1, n_features + 1, device=power.device)
     if n_features > STRONG:
         spaced = torch.logspace(math.log10(STRONG / 2), math.log10(n_features), STRONG // 2, device=power.device)
         some = torch.cat([some[: STRONG // 2], spaced[1:].round().long().unique()])
-    labels = label_quadrature(gamma, n_features, noise_std, listed=some).binned(BINS)
+    labels = label_quadrature(gamma, n_features, noise_std, tail=tail, listed=some).binned(BINS)
     (delta,) = as_tensors(samples_per_dim=samples_per_dim)
     found = _staircase(labels, delta.to(labels.t), PER_DECADE)
     if n_features > STRONG:
@@ -560,7 +562,8 @@ def cascade(samples_per_dim: Tensor, gamma: float, n_features: int, noise_std: f
         found = found @ _between(some, k.to(power) ** (2 * gamma or 1)).to(found)
     found = found.clamp_min_(0)
     unlearned = (found == 0).to(found) @ power.to(found)
-    return Cascade(found, unlearned, power.sum().to(found) - unlearned - found.square() @ power.to(found))
+    learned = power.sum().to(found) - unlearned - found.square() @ power.to(found)
+    return Cascade(found, unlearned + tail_variance(gamma, n_features, tail), learned)
 
 
 def _between(some: Tensor, x: Tensor) -> Tensor:
@@ -571,6 +574,27 @@ def _between(some: Tensor, x: Tensor) -> Tensor:
     share = (x - x0) / (x1 - x0)
     weights = x.new_zeros(len(some), len(x))
     return weights.scatter_(0, right[None] - 1, 1 - share[None]).scatter_(0, right[None], share[None])
+
+
+def local_slope(x: Tensor, y: Tensor, decades: float = 0.5) -> Tensor:
+    """d ln y / d ln x at each x (points,), rising, by the ends of so many decades around it (less at the border).
+
+    >>> x = torch.logspace(0, 2, 9)
+    >>> local_slope(x, 3 / x**2)[::4]
+    tensor([-2.0000, -2.0000, -2.0000])
+    """
+    x, y = as_tensors(x=x, y=y)
+    if x.dim() != 1 or x.shape != y.shape or len(x) < 2:
+        raise ValueError(f"x and y must be (points,), two or more, got {tuple(x.shape)} and {tuple(y.shape)}")
+    require_positive(x=x, y=y)
+    if not (x.diff() > 0).all():
+        raise ValueError("x must rise")
+    log_x, log_y = x.log10(), y.log10()
+    ends = torch.stack([log_x - decades / 2, log_x + decades / 2]).clamp(log_x[0], log_x[-1])
+    right = torch.searchsorted(log_x, ends).clamp(1, len(x) - 1)
+    share = (ends - log_x[right - 1]) / (log_x[right] - log_x[right - 1])
+    low, high = log_y[right - 1] + share * (log_y[right] - log_y[right - 1])
+    return (high - low) / (ends[1] - ends[0])
 
 
 # ---- infinitely many samples, finite d

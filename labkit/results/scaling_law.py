@@ -6,39 +6,27 @@ D = 200; in both, features become known one by one. ``error`` is that after a pe
 eigenvalues beyond the edge.
 """
 
-import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from labkit import compute
 from labkit.recovery import spectral, theory
+from labkit.recovery.reveal import layer_one
 from labkit.recovery.teacher import HierarchicalTeacher
-from labkit.results import Recipe
+from labkit.results import Recipe, load
 
 WINDOWS = {0.0: (400, np.geomspace(20, 1000, 6)), 3.0: (200, np.geomspace(500, 10_000, 6))}  # σ: D, sizes n/D
 LISTED = 100  # features beyond these are label noise; more than are learned anywhere in the windows
-ROWS = 50_000  # of x at a time
-
-
-def layer_one(teacher: HierarchicalTeacher, n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Eigenvalues (D,), rising, and vectors (D, D) of Ĉ from n samples, clipped at 3 sd, and the edge of the bulk."""
-    generator, total, labels = compute.generator(seed), 0, []
-    limit = 3 * math.sqrt(1 + teacher.noise_std**2)
-    for start in range(0, n, ROWS):
-        x, y = teacher.sample(min(ROWS, n - start), generator, torch.float32)
-        labels.append(y.clamp(-limit, limit))
-        total = total + len(x) * spectral.moment_matrix(x, labels[-1], teacher.degree)
-    t = torch.cat(labels).to(total.dtype)
-    values, vectors = torch.linalg.eigh(total / n)
-    return values, vectors, theory.bulk_edge(t, n / teacher.lift_dim)
+WAYS = ("asymptotic", "simple", "plus", "exact", "simulation")  # to a slope
 
 
 def scaling(gamma: float, noise_std: float, step: int, seed: int) -> dict[str, float]:
     """Error and number of features found at the size ``step`` of the window of ``noise_std``."""
     dim, sizes = WINDOWS[noise_std]
     teacher = HierarchicalTeacher(dim, 1, LISTED, gamma, "id", noise_std, compute.generator(seed), tail="noise")
-    values, vectors, edge = layer_one(teacher, round(dim * sizes[step]), 1000 + seed)
+    values, vectors, edge = layer_one(teacher, round(dim * sizes[step]), compute.generator(1000 + seed))
     found = vectors[:, values > edge]
     error = spectral.surrogate_error(found, teacher.directions, teacher.amplitudes)
     return {
@@ -56,3 +44,37 @@ def recipe() -> Recipe:
         remake={"noise_std": 0.0, "step": 0},
         tolerances={"error": 1e-5},  # of float32 products
     )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Shipped simulation and theory in one window, for one γ and σ."""
+
+    sizes: np.ndarray  # (6,), n/D
+    error: np.ndarray  # (6,), mean over seeds
+    error_se: np.ndarray  # (6,), standard error of that mean
+    slopes: np.ndarray  # (5,), log-log slopes in this window, in the order of `WAYS`
+    slope_se: float  # of the last one, from the scatter of the slopes of the seeds
+
+
+def compare(gamma: float, noise_std: float) -> Comparison:
+    """The slope by the asymptotic exponent, by the three laws at the same sizes, and as simulated.
+
+    >>> compare(1.0, 3.0).slopes[[0, 3]]
+    array([-0.5  , -0.493])
+    """
+    table = load("scaling_law").table.select(gamma=gamma, noise_std=noise_std)
+    curve = table.mean("error", by="samples_per_dim")
+    sizes = curve["samples_per_dim"]
+    laws = [
+        theory.mse_curve(torch.as_tensor(sizes), gamma, LISTED, noise_std, law, tail="noise").cpu().numpy()
+        for law in WAYS[1:4]
+    ]
+    seeds = [table.select(seed=seed)["error"] for seed in np.unique(table["seed"])]
+    each = np.array([_slope(sizes, error) for error in seeds])
+    slopes = [float(theory.scaling_exponent(gamma)), *(_slope(sizes, law) for law in laws), each.mean()]
+    return Comparison(sizes, curve["mean"], curve["se"], np.array(slopes), float(each.std(ddof=1) / len(each) ** 0.5))
+
+
+def _slope(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0])

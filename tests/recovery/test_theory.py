@@ -169,6 +169,12 @@ def test_cascade_is_the_exact_law_of_every_feature(n_features, gamma, noise_std)
     torch.testing.assert_close(steps.unlearned, unlearned)
 
 
+def test_cascade_with_a_tail_that_is_noise():
+    deltas = tensor(20.0, 300.0)
+    expected = mse_curve(deltas, 0.75, 100, 1.0, tail="noise")
+    torch.testing.assert_close(theory.cascade(deltas, 0.75, 100, 1.0, "noise").mse, expected, rtol=1e-3, atol=0)
+
+
 def test_edge_is_where_pure_noise_ends():
     """Labels shuffled among samples: the largest of 300 eigenvalues, to its scatter of order D^{−2/3}."""
     x = torch.randn(6000, 300, dtype=F64, generator=compute.generator(0))
