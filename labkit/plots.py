@@ -166,6 +166,17 @@ def in_band(ax, key, x, upper, lower, words, least=1.5, **style):
     return artist
 
 
+def stacked(ax, key, x, total, lower, words):
+    """A falling curve on a log axis y, and below it two areas: ``lower`` and what is left; words for (rest, lower)."""
+    area(ax, f"{key} rest", x, total, color="#b3e2d5")
+    area(ax, f"{key} lower", x, numbers(lower).clip(1e-12), color="#f0d3e2")
+    in_band(ax, f"{key} rest word", x, total, lower, words[0], color="#00674e", weight="bold")
+    start, height = len(x) // 30, ax.get_ylim()[0] ** 0.8 * numbers(total)[0] ** 0.2
+    there = numbers(lower)[len(x) // 3] > 2 * height  # the words are not longer than that
+    text(ax, f"{key} lower word", numbers(x)[start], height, words[1] if there else "", color="#9b3d73", weight="bold")
+    return line(ax, key, x, total)
+
+
 def labels(ax, key, x, y, words, apart=0.1, **style):
     """A word beside each point (points,), below to the right, or above to the left where the axes end.
 

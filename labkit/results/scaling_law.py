@@ -13,7 +13,7 @@ import torch
 
 from labkit import compute
 from labkit.recovery import spectral, theory
-from labkit.recovery.reveal import layer_one
+from labkit.recovery.reveal import fitted_slope, layer_one
 from labkit.recovery.teacher import HierarchicalTeacher
 from labkit.results import Recipe, load
 
@@ -55,26 +55,24 @@ class Comparison:
     error_se: np.ndarray  # (6,), standard error of that mean
     slopes: np.ndarray  # (5,), log-log slopes in this window, in the order of `WAYS`
     slope_se: float  # of the last one, from the scatter of the slopes of the seeds
+    curve: tuple[np.ndarray, np.ndarray]  # n/D and error by the exact law, over both windows
 
 
 def compare(gamma: float, noise_std: float) -> Comparison:
     """The slope by the asymptotic exponent, by the three laws at the same sizes, and as simulated.
 
     >>> compare(1.0, 3.0).slopes[[0, 3]]
-    array([-0.5  , -0.493])
+    array([-0.5   , -0.4957])
     """
     table = load("scaling_law").table.select(gamma=gamma, noise_std=noise_std)
     curve = table.mean("error", by="samples_per_dim")
-    sizes = curve["samples_per_dim"]
-    laws = [
-        theory.mse_curve(torch.as_tensor(sizes), gamma, LISTED, noise_std, law, tail="noise").cpu().numpy()
-        for law in WAYS[1:4]
-    ]
-    seeds = [table.select(seed=seed)["error"] for seed in np.unique(table["seed"])]
-    each = np.array([_slope(sizes, error) for error in seeds])
-    slopes = [float(theory.scaling_exponent(gamma)), *(_slope(sizes, law) for law in laws), each.mean()]
-    return Comparison(sizes, curve["mean"], curve["se"], np.array(slopes), float(each.std(ddof=1) / len(each) ** 0.5))
-
-
-def _slope(x: np.ndarray, y: np.ndarray) -> float:
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    sizes = torch.as_tensor(curve["samples_per_dim"])
+    laws = [theory.mse_curve(sizes, gamma, LISTED, noise_std, law, tail="noise") for law in WAYS[1:4]]
+    seeds = np.stack([table.select(seed=seed)["error"] for seed in np.unique(table["seed"])])
+    each = fitted_slope(sizes, torch.as_tensor(seeds))
+    slopes = [theory.scaling_exponent(gamma), *(fitted_slope(sizes, law) for law in laws), each.mean()]
+    se = float(each.std() / len(each) ** 0.5)
+    fine = torch.logspace(1, 4.3, 60, dtype=torch.float64)
+    exact = theory.cascade(fine, gamma, LISTED, noise_std, "noise").mse.cpu()
+    measured = sizes.numpy(), curve["mean"], curve["se"], np.array([float(slope) for slope in slopes]), se
+    return Comparison(*measured, (fine.numpy(), exact.numpy()))
