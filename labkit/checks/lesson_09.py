@@ -42,7 +42,7 @@ def judge_parts(answer, given: tuple[float, int, float]) -> tuple[str, float]:
         "Normalize the strengths: sum a_k^2 = 1.": {"total": 1.0},
         "The strengths are normalized by Z = sum of k^(-2 gamma): a_k^2 = k^(-2 gamma)/Z.": {"root_total": True},
         "That weighs features by a_k: the error is a sum of squares, a_k^2.": {"weigh": 0.5},
-        "a_k falls as k^(-gamma), its square as k^(-2 gamma).": {"gamma": given[0] / 2},
+        "a_k falls as k^(-gamma), its square as k^(-2 gamma).": {"exponent": given[0]},
         "The factor 2 is missing in n_k/D = (1 + sigma^2)/(2 a_k^2).": {"factor": 1.0},
         "n_k/D has a_k^2 in the denominator, not a_k.": {"threshold": 0.5},
         "n_k/D grows with the label noise: E y^2 = 1 + sigma^2.": {"noise": 1.0},
@@ -89,6 +89,7 @@ def pieces(
     noise_std,
     *,
     total=None,
+    exponent=None,
     root_total=False,
     factor=2.0,
     threshold=1.0,
@@ -97,7 +98,7 @@ def pieces(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """ρ_k, a_k² and whether feature k is out, each (δ, k) or (k,); the keywords make the mistakes."""
     k = torch.arange(1, n_features + 1, dtype=torch.float64, device="cpu")
-    power = k ** (-2 * gamma)
+    power = k ** -(2 * gamma if exponent is None else exponent)
     whole = power.sum() if total is None else total
     power = power[:count] / (whole**0.5 if root_total else whole)
     needed = (1 + noise_std**2 if noise is None else noise) / (factor * power**threshold)
@@ -198,7 +199,7 @@ def self_noise(answer) -> str:
 
 
 # gamma, dim, n, noise_std; none is near a whole number
-COUNTS = ((1.0, 24, 100_000, 0.0), (0.75, 32, 100_000, 1.0), (1.5, 16, 50_000, 0.5), (1.2, 40, 300_000, 0.0))
+COUNTS = ((1.0, 24, 100_000, 0.0), (0.75, 32, 100_000, 2.0), (1.5, 16, 50_000, 0.5), (1.2, 40, 300_000, 0.0))
 
 
 def revealed(answer) -> str:

@@ -175,6 +175,14 @@ def test_cascade_with_a_tail_that_is_noise():
     torch.testing.assert_close(theory.cascade(deltas, 0.75, 100, 1.0, "noise").mse, expected, rtol=1e-3, atol=0)
 
 
+def test_local_slope_of_a_power_and_of_a_bend():
+    x = torch.logspace(0, 4, 81, dtype=F64)
+    torch.testing.assert_close(theory.local_slope(x, 5 * x**-0.7), torch.full_like(x, -0.7))
+    bent = theory.local_slope(x, torch.maximum(x**-1.0, x**-0.5 / 10))  # at x = 100
+    assert bent[0].item() == pytest.approx(-1) and bent[-1].item() == pytest.approx(-0.5)
+    assert bent[40].item() == pytest.approx(-0.75)  # half of the half decade on either side
+
+
 def test_edge_is_where_pure_noise_ends():
     """Labels shuffled among samples: the largest of 300 eigenvalues, to its scatter of order D^{−2/3}."""
     x = torch.randn(6000, 300, dtype=F64, generator=compute.generator(0))
@@ -356,6 +364,10 @@ REFUSED = {
     "clip must be positive and finite, or None, got -1": lambda: overlap(1.0, 1.0, 3, clip=-1),
     "draws must be >= 2, got 1": lambda: draw_labels(1.0, 3, draws=1),
     r"samples_per_dim must be \(points,\), not empty, got \(\)": lambda: theory.cascade(tensor(1.0)[0], 1.0, 3),
+    r"x and y must be \(points,\), two or more, got \(1,\) and \(1,\)": lambda: theory.local_slope(
+        tensor(1), tensor(1)
+    ),
+    "x must rise": lambda: theory.local_slope(tensor(2.0, 1.0), tensor(1.0, 1.0)),
     "t must not be constant: labels that are all 2 tell nothing": lambda: bulk_edge(tensor(2.0, 2.0), 1.0),
     r"t\[1\] = nan must be finite": lambda: bulk_edge(tensor(1.0, math.nan), 1.0),
     r"t must be \(draw,\) with at least two labels, got \(1,\)": lambda: bulk_edge(tensor(1.0), 1.0),
