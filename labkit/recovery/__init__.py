@@ -6,6 +6,7 @@
 ``theory``    where the bulk ends, when a feature leaves it and how well it is then known; the scaling law that the
               steps add up to; the exact population moment for degree 2
 ``spectral``  the layer-wise algorithm: moment matrix, eigenvectors beyond the edge, latent regression, scalar readout
+``reveal``    what n samples reveal of many features: surrogate, real lift, and the limit n = ∞
 ``kernel``    the baseline that learns in one layer: ridge regression with a dot-product kernel of degree 2q
 ============  =========================================================================================================
 

@@ -103,7 +103,7 @@ def lift_errors(dim: int, samples_per_dim: Tensor, hygiene: bool, seed: int) -> 
 def lift_slope(dim: int, samples_per_dim: Tensor, hygiene: bool, seeds: Iterable[int]) -> tuple[Tensor, float, float]:
     """Mean `lift_errors` (points,), their log-log slope fitted seed by seed, and the standard error of its mean."""
     errors = torch.stack([lift_errors(dim, samples_per_dim, hygiene, seed) for seed in seeds])
-    slopes = fitted_slope(samples_per_dim, errors)
+    slopes = fitted_slope(samples_per_dim.to(errors), errors)
     return errors.mean(0), float(slopes.mean()), float(slopes.std() / len(slopes) ** 0.5)
 
 

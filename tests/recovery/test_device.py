@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.recovery import hermite, kernel, spectral, teacher, theory
+from labkit.recovery import hermite, kernel, reveal, spectral, teacher, theory
 from labkit.recovery.teacher import HierarchicalTeacher
 from tests.diagonal.test_device import assert_same
 from tests.recovery.test_hermite import randn
@@ -49,6 +49,8 @@ CALLS = {
     "bulk_edge": (theory.bulk_edge, Y, DELTA),
     "exact": (theory.exact, LABELS, DELTA),
     "staircase": (theory.staircase, LABELS, DELTA),
+    "local_slope": (theory.local_slope, DELTA, 1 / DELTA),
+    "fitted_slope": (reveal.fitted_slope, DELTA, 1 / DELTA),
     "population_moment": (theory.population_moment, V, A),
     "population_variance": (theory.population_variance, V, A),
     "scaling_exponent": (theory.scaling_exponent, A + 1),
@@ -97,6 +99,15 @@ def sample(**more):
     return x, y, one.directions, one.amplitudes, one.features(x), one.latent(x), one.matrices
 
 
+def made_surrogate():
+    return HierarchicalTeacher(8, 1, 3, 1.0, "id", 0.3, compute.generator(0))
+
+
+def layer_one_of(teacher):
+    values, vectors, edge = reveal.layer_one(teacher, 200, compute.generator(1))
+    return values, vectors.abs(), edge
+
+
 MADE = {
     "sample": sample,
     "sample on the sphere": lambda: sample(inputs="sphere"),
@@ -111,6 +122,10 @@ MADE = {
     "learned_features": lambda: theory.learned_features(20.0, 1.0, 3),
     "label_quadrature": lambda: theory.label_quadrature(1.0, 3),
     "draw_labels": lambda: theory.draw_labels(1.0, 3, draws=50, noise_std=1.0),
+    "layer_one": lambda: layer_one_of(made_surrogate()),
+    "reveal": lambda: reveal.reveal(11, 1.0, 500, [0]).lift,
+    "lift_errors": lambda: (1e6 * reveal.lift_errors(6, DELTA, True, 0)).round(),  # of float32 samples
+    "lift_slope": lambda: (1e6 * reveal.lift_slope(6, DELTA, False, [0, 1])[0]).round(),
     "multi_indices": lambda: hermite.multi_indices(3, 2).to(compute.device()),
 }
 made_here = pytest.mark.parametrize("name", MADE)
@@ -133,7 +148,7 @@ def test_what_is_made_has_a_device(name):
 NUMBERS = {"lift_dim", "tail_variance", "admit_model", "window", "prefers_dense"}  # no tensors in their results
 
 
-@pytest.mark.parametrize("room", [hermite, teacher, theory, spectral, kernel], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [hermite, teacher, theory, spectral, kernel, reveal], ids=lambda room: room.__name__)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
     called = {name.split()[0].removeprefix("kernel.") for name in CALLS | MADE} | NUMBERS
