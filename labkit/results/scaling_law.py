@@ -70,7 +70,7 @@ def compare(gamma: float, noise_std: float) -> Comparison:
     laws = [theory.mse_curve(sizes, gamma, LISTED, noise_std, law, tail="noise") for law in WAYS[1:4]]
     seeds = np.stack([table.select(seed=seed)["error"] for seed in np.unique(table["seed"])])
     each = fitted_slope(sizes, torch.as_tensor(seeds))
-    slopes = [theory.scaling_exponent(gamma), *(fitted_slope(sizes, law) for law in laws), each.mean()]
+    slopes = [theory.scaling_exponent(gamma), *(fitted_slope(sizes, law.cpu()) for law in laws), each.mean()]
     se = float(each.std() / len(each) ** 0.5)
     fine = torch.logspace(1, 4.3, 60, dtype=torch.float64)
     exact = theory.cascade(fine, gamma, LISTED, noise_std, "noise").mse.cpu()
