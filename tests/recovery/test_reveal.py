@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.recovery import reveal, theory
+from labkit.recovery import reveal, spectral, theory
 from labkit.recovery.teacher import HierarchicalTeacher
 
 
@@ -37,6 +37,13 @@ def test_the_surrogate_keeps_the_promise_and_the_lift_does_not():
     n_1 = theory.window(1.0, 1, tail="noise")[0] * 300
     assert found.sharp == pytest.approx(math.sqrt(40_000 / n_1)) and found.gap == pytest.approx((40_000 / n_1) ** 0.25)
     assert 7 <= found.found <= found.sharp
+
+
+def test_on_the_lift_more_eigenvalues_pass_the_edge_than_features_are_found():
+    teacher = HierarchicalTeacher(24, 2, reveal.LISTED, 1.0, "id", 0.0, compute.generator(0), tail="noise")
+    model = spectral.fit(*teacher.sample(40_000, compute.generator(1), torch.float32), 2)
+    known = (spectral.overlaps(model.directions, teacher.directions)[0] > 0.5).sum()
+    assert model.directions.shape[1] >= 2 * known >= 4
 
 
 def test_gaps_are_what_davis_and_kahan_divide_by():
