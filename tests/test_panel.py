@@ -68,6 +68,16 @@ def test_every_stop_of_a_log_slider_is_reached_by_its_handle(offset):
         assert slider.value == stop and slider._handle.value == index
 
 
+def test_a_whole_log_slider_has_whole_stops_and_rounds_what_is_typed():
+    slider = LogSlider("k", 1, 1000, 1000, whole=True)
+    assert slider.stops[:6] == [1, 2, 3, 4, 5, 6] and slider.stops[-1] == 1000
+    assert all(isinstance(stop, int) for stop in slider.stops) and slider.stops == sorted(set(slider.stops))
+    slider._box.value = "12.7"
+    assert slider.value == 13 and isinstance(slider.value, int)
+    zero = LogSlider("k", 1, 10, 0, zero=True, whole=True)
+    assert zero.stops[:3] == [0, 1, 2] and isinstance(zero.value, int)
+
+
 def test_slider_handle_box_and_value_follow_each_other():
     slider = LogSlider("c", 1e-3, 10, 1e-1)
     slider._handle.value = 0

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.recovery import hermite, kernel, lifted, separation, spectral, teacher, theory
+from labkit.recovery import hermite, kernel, lifted, reveal, separation, spectral, teacher, theory
 from labkit.recovery.teacher import HierarchicalTeacher
 from tests.everywhere import made_everywhere, same_everywhere
 from tests.recovery.test_hermite import randn
@@ -57,6 +57,9 @@ CALLS = {
     "chunks": (lambda x: [x[rows] for rows in hermite.chunks(x, 10**9)][1], X),
     "bulk_edge": (theory.bulk_edge, Y, DELTA),
     "exact": (theory.exact, LABELS, DELTA),
+    "staircase": (theory.staircase, LABELS, DELTA),
+    "local_slope": (theory.local_slope, DELTA, 1 / DELTA),
+    "fitted_slope": (reveal.fitted_slope, DELTA, 1 / DELTA),
     "population_moment": (theory.population_moment, V, A),
     "population_variance": (theory.population_variance, V, A),
     "scaling_exponent": (theory.scaling_exponent, A + 1),
@@ -104,6 +107,15 @@ def by_samples():
     return lifted.overlaps_by_samples(task, "sphere", (100, 300), compute.generator(1)).round(decimals=4)  # float32
 
 
+def made_surrogate():
+    return HierarchicalTeacher(8, 1, 3, 1.0, "id", 0.3, compute.generator(0))
+
+
+def layer_one_of(teacher):
+    values, vectors, edge = reveal.layer_one(teacher, 200, compute.generator(1))
+    return values, vectors.abs(), edge
+
+
 MADE = {
     "overlaps_by_samples": by_samples,
     "at_infinity": lambda: lifted.at_infinity(lifted.teacher(5, 1.0, "plain", compute.generator(0), 2)),
@@ -115,6 +127,7 @@ MADE = {
     "overlap": lambda: (theory.overlap(20.0, 1.0, 3), theory.overlap(20.0, 1.0, 3, law="plus")),
     "overlap of draws": lambda: theory.overlap(20.0, 1.0, 3, draws=500, link="tanh"),
     "mse_curve": lambda: theory.mse_curve(20.0, 1.0, 3, tail="noise"),
+    "cascade": lambda: (theory.cascade(DELTA, 1.0, 5).learned, theory.cascade(DELTA, 1.0, 80).overlap),
     "mse_power_law": lambda: theory.mse_power_law(20.0, 1.0),
     "mse_parametric": lambda: theory.mse_parametric(20.0, 3),
     "learned_features": lambda: theory.learned_features(20.0, 1.0, 3),
@@ -130,6 +143,10 @@ MADE = {
         separation.measured_error(5, 60, "kernel", 0),
         separation.measured_error(5, 60, "spectral", 0),
     ),
+    "reveal.layer_one": lambda: layer_one_of(made_surrogate()),
+    "reveal": lambda: reveal.reveal(11, 1.0, 500, [0]).lift,
+    "lift_errors": lambda: (1e6 * reveal.lift_errors(6, DELTA, True, 0)).round(),  # of float32 samples
+    "lift_slope": lambda: (1e6 * reveal.lift_slope(6, DELTA, False, [0, 1])[0]).round(),
     "multi_indices": lambda: hermite.multi_indices(3, 2).to(compute.device()),
 }
 test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = made_everywhere(
@@ -140,11 +157,11 @@ test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = mad
 # No tensors in their results, or made of a table on disk
 NUMBERS = {"lift_dim", "kernel_dim", "tail_variance", "admit_model", "window", "prefers_dense", "needed_by_dim"}
 NUMBERS |= {"count", "revealed"}
-ROOM = [hermite, kernel, lifted, separation, spectral, teacher, theory]
+ROOM = [hermite, kernel, lifted, reveal, separation, spectral, teacher, theory]
 
 
 @pytest.mark.parametrize("room", ROOM, ids=lambda room: room.__name__)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
-    called = {name.split()[0].removeprefix("kernel.") for name in CALLS | MADE} | NUMBERS
+    called = {name.split()[0].removeprefix("kernel.").removeprefix("reveal.") for name in CALLS | MADE} | NUMBERS
     assert {name for name, _ in own if not name.startswith("_")} <= called
