@@ -678,6 +678,9 @@ class Prediction(widgets.VBox):
     """
 
     def __init__(self, question, choices, answer, reveal):
+        strange = [choice for choice in choices if not isinstance(choice, str)]
+        if strange:
+            raise ValueError(f"choices must be words, got {strange[0]!r}")
         if answer not in choices:
             raise ValueError(f"answer must be one of the choices {list(choices)}, got {answer!r}")
         self.question, self.answer, self.reveal = question, answer, reveal

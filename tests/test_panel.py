@@ -109,6 +109,7 @@ def test_typed_values_are_kept_in_range_or_put_back(typed, kept):
         lambda: Slider("n", 1, 5, 3, answer="later"),
         lambda: Choice("k", ["a", "b"], "z"),
         lambda: Prediction("?", ["a", "b"], "z", "because"),
+        lambda: Prediction("?", [1, 2], 1, "because"),
         lambda: Panel(lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]),
         lambda: make().set(missing=3),
     ],
