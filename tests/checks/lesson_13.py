@@ -45,6 +45,11 @@ def common(share):
     return lambda d, generator: torch.eye(d) + share * torch.ones(d, d)
 
 
+def five(d, generator):
+    """Five coordinates are one, and the others small."""
+    return torch.block_diag(torch.ones(5, 5), 0.01 * torch.eye(d - 5))
+
+
 def noise(d, generator):
     a = torch.randn(d, d, generator=generator)
     return a + a.mT
@@ -114,8 +119,12 @@ RIGHT = {
         lambda g: covariance.measures(covariance.gradient_covariance(g)).effective_rank,
         lambda g: torch.stack([(s**2).sum() / s[0] ** 2 for s in map(torch.linalg.svdvals, g - g.mean(1, True))]),
     ],
-    "13.2": [generic(40), common(0.16), lambda d, generator: torch.block_diag(torch.ones(5, 5), 0.01 * torch.eye(d - 5))],
-    "13.3": [needed(), needed(std=lambda s: s.std(-1, correction=0)), lambda g, q: covariance.samples_to_see((g * q).sum(-1))],
+    "13.2": [generic(40), common(0.16), five],
+    "13.3": [
+        needed(),
+        needed(std=lambda s: s.std(-1, correction=0)),
+        lambda g, q: covariance.samples_to_see((g * q).sum(-1)),
+    ],
     "13.4": [by_pairs, lambda g, phi: jumpboard.debiased_signal(g, phi).debiased],
 }  # fmt: skip
 
