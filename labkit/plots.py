@@ -325,16 +325,26 @@ def covariance(figure, correlations, share, mean, energy, rank, shown=16):
 # --- powers: means over seeds on two logarithmic axes, and the exponent ---------------------------------
 
 
-def power_axes(figure, *parts):
-    """The setup of :func:`power`: axes side by side, of (title, label of y, of x, stops of x, limits of y, words).
+def power_axes(*parts):
+    """The setup of :func:`power`: axes side by side.
 
-    words: for each row of the corner what stands before an exponent there, and its color.
+    parts: of each axes (title, label of y, label of x, stops of x, limits of y, words, guide). words: of each row of
+    the corner what stands before an exponent there, and its color. guide: an exponent, drawn as thin lines, or None.
     """
-    for ax, (title, y, x, stops, limits, words) in zip(figure.subplots(1, len(parts)), parts, strict=True):
-        log_axis(ax.xaxis, stops)
-        frame(ax, title, x, y, (stops[0] / 1.3, stops[-1] * 1.3), limits, yscale="log")
-        for row, (word, color) in enumerate(words, 1):
-            corner(ax, None, row, word, color, x=0.7)
+
+    def setup(figure):
+        for ax, part in zip(np.atleast_1d(figure.subplots(1, len(parts))), parts, strict=True):
+            title, y, x, stops, limits, words, guide = part
+            log_axis(ax.xaxis, stops)
+            frame(ax, title, x, y, (stops[0] / 1.3, stops[-1] * 1.3), limits, yscale="log")
+            for row, (word, color) in enumerate(words, 1):
+                corner(ax, None, row, word, color, x=0.7)
+            if guide is not None:
+                at = np.array(ax.get_xlim())
+                for height in np.geomspace(*limits, 7):
+                    ax.plot(at, height * (at / at.prod() ** 0.5) ** guide, color=MIST, linestyle="--", linewidth=1)
+
+    return setup
 
 
 def power(ax, key, x, mean, error, exponent, color=INK, row=1):

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13, signal and noise: effective rank, a disguise, samples to see a direction, a signal unbiased."""
+"""Exercises of lesson 13, signal and noise: effective rank, a disguise, samples that show a direction, debiasing."""
 
 import math
 

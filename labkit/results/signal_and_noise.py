@@ -6,7 +6,7 @@ control is ``train_gradient``. Layers are places along the network, `SHARES` of 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,10 @@ SIGNAL_BLOCK = 64  # features behind ‖M‖
 STEPS = 400
 POPULATION = 20_000  # fresh samples that choose a direction, and as many that judge it
 CHOOSE, JUDGE = 1, 2  # seeds of these samples
+TOLERANCES = {  # training is in float32, and steps amplify how a processor rounds: well below the scatter over seeds
+    **dict.fromkeys(("gradient", "train_gradient", "off_diagonal", "correlation", "spectrum"), 0.02),
+    **{"signal": 2e-3, "floor": 5e-4, "risk": 3e-3, "train": 3e-3, "correlations": 0.05, "needed": 150.0},
+}
 TINY = 1e-8  # of ‖M‖² without bias, which may turn out negative
 
 
@@ -169,56 +173,58 @@ def _view(corr: np.ndarray, eigenvalues: np.ndarray, energy: float, sort: bool) 
 
 
 class Curve(NamedTuple):
-    """Mean and standard error over seeds at each x, and the slope of ln value against ln x with its standard error."""
+    """A mean over seeds at each x, the slope of its logarithm against ln x, and standard errors of both."""
 
+    x: np.ndarray
     mean: np.ndarray
     se: np.ndarray
     slope: float
     error: float
 
     @property
-    def shown(self) -> tuple[np.ndarray, np.ndarray, str]:
-        """What a picture needs: means, standard errors, the exponent in words."""
-        return self.mean, self.se, str(self)
+    def shown(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+        """What ``plots.power`` needs: x, means, standard errors, the exponent in words."""
+        return self.x, self.mean, self.se, str(self)
 
     def __str__(self) -> str:
         return f"{self.slope:.2f} ± {self.error:.2f}".replace("-", "−")
 
 
-def curve(x: Sequence[float], values: np.ndarray, geometric: bool = False) -> Curve:
-    """The `Curve` of values (x, seed), all > 0. A seed's slope is fitted to its own values.
+def curve(x: Sequence[float], values: np.ndarray, mean: Callable[[np.ndarray], np.ndarray] = np.array) -> Curve:
+    """The `Curve` of values (x, seed).
 
-    geometric: the mean of logarithms, for what scatters by factors; then se is that of ln value, times the mean.
+    mean: what is made of the average over seeds, > 0: its root of squares, its inverse of rates. Standard errors
+    leave out one seed at a time (jackknife); for a plain average that is the usual one.
 
-    >>> curve([1, 10, 100], np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])).mean.tolist()
-    [1.5, 15.0, 150.0]
     >>> print(curve([1, 10, 100], np.array([[1.0, 2.0], [10.0, 20.0], [100.0, 200.0]])))
     1.00 ± 0.00
     """
-    slopes, root = np.polyfit(np.log(x), np.log(values), 1)[0], math.sqrt(values.shape[1])
-    shown = np.log(values) if geometric else values
-    mean, se = shown.mean(1), shown.std(1, ddof=1) / root
-    mean, se = (np.exp(mean), np.exp(mean) * se) if geometric else (mean, se)
-    return Curve(mean, se, float(slopes.mean()), float(slopes.std(ddof=1) / root))
+    seeds = values.shape[1]
+    rest = (values.sum(1, keepdims=True) - values) / (seeds - 1)  # averages without one seed (x, seed)
+    whole, parts = mean(values.mean(1)), mean(rest)
+    slope, slopes = (np.polyfit(np.log(x), np.log(found), 1)[0] for found in (whole, parts))
+    se, error = (np.sqrt(np.var(found, axis=-1) * (seeds - 1)) for found in (parts, slopes))
+    return Curve(np.asarray(x), whole, se, float(slope), float(error))
 
 
 def against(rows: Table, x: str, name: str, place: int, m: int = SIGNAL_BLOCK) -> Curve:
     """The `Curve` of a result of `gradients` at a place against x: "depth", "width", "n", or "m" of one kind of net.
 
     rows: of the shipped table, one kind of network for each x. name: "gradient", "train_gradient", "off_diagonal",
-    "correlation", "signal" (its root ‖M‖), "rank" (r_eff) or "needed" (n_95, of width m; geometric).
+    "correlation", "rank" (r_eff), "signal" (‖M‖, root of the mean square) or "needed" (n_95 of width m, the harmonic
+    mean: 1/n_95 is 0 for a network that shows no descent).
     """
-    if x == "m":
-        return curve(BLOCKS, rows["needed"][:, place].T, geometric=True)
-    if name == "rank":
-        values = rows["spectrum"][:, place].sum(-1) / rows["spectrum"][:, place, 0]
-    elif name == "needed":
-        values = rows["needed"][:, place, BLOCKS.index(m)]
+    if name == "needed":
+        rates = 1 / rows["needed"][:, place]
+        stops, values = (BLOCKS, rates.T) if x == "m" else (None, rates[:, BLOCKS.index(m)])
     else:
-        values = rows[name][:, place]
-    values = np.sqrt(values.clip(TINY)) if name == "signal" else values
-    stops = list(dict.fromkeys(rows[x].tolist()))
-    return curve(stops, values.reshape(len(stops), -1), geometric=name == "needed")
+        spectrum = rows["spectrum"][:, place]
+        stops, values = None, spectrum.sum(-1) / spectrum[:, 0] if name == "rank" else rows[name][:, place]
+    if stops is None:
+        stops = list(dict.fromkeys(rows[x].tolist()))
+        values = values.reshape(len(stops), -1)
+    means = {"needed": lambda rate: 1 / rate, "signal": lambda square: np.sqrt(square.clip(TINY))}
+    return curve(stops, values.astype(float), means.get(name, np.array))
 
 
 def stops(values: Mapping[str, float]) -> dict[str, float]:
@@ -240,6 +246,7 @@ def recipe() -> Recipe:
         seeds=seeds,
         remake={"depth": 2, "width": 8, "n": 8000},
         batched=seeds,
+        tolerances=TOLERANCES,
     )
 
 
@@ -250,4 +257,5 @@ def heat_map_recipe() -> Recipe:
         seeds=1,
         remake={"depth": 2, "width": 8, "n": 8000},
         batched=1,
+        tolerances=TOLERANCES,
     )

@@ -67,25 +67,34 @@ def test_shipped_views_are_matrices_of_correlations(maps):
         assert np.abs(corr).max() <= 1 and np.linalg.eigvalsh(corr)[0] > -0.01 * width
 
 
-def test_a_curve_has_the_slope_of_each_seed():
-    x, values = (1, 2, 4), np.array([[1.0, 3.0], [2.0, 12.0], [4.0, 48.0]])
+def test_a_curve_has_the_usual_errors_and_the_slope_of_its_means():
+    x, values = (1, 2, 4), np.array([[1.0, 3.0, 2.0], [2.0, 4.0, 6.0], [8.0, 4.0, 12.0]])
     found = grid.curve(x, values)
-    np.testing.assert_allclose([found.slope, found.error], [1.5, 0.5])
-    np.testing.assert_allclose([found.mean, found.se], [[2, 7, 26], [1, 5, 22]])
-    np.testing.assert_allclose(grid.curve(x, values, geometric=True).mean, [3**0.5, 24**0.5, 192**0.5])
-    assert found.shown[2] == "1.50 ± 0.50" and str(grid.curve(x, 1 / values)) == "−1.50 ± 0.50"
+    np.testing.assert_allclose(found.mean, [2, 4, 8])
+    np.testing.assert_allclose(found.se, values.std(1, ddof=1) / 3**0.5)
+    assert found.slope == pytest.approx(1) and found.shown[3].startswith("1.00 ± ")
+    np.testing.assert_allclose(grid.curve(x, 1 / values, lambda rate: 1 / rate).mean, 3 / (1 / values).sum(1))
+    assert str(grid.curve(x, 1 / (values + 1))).startswith("−")
+
+
+def test_the_error_of_a_slope_is_its_scatter():
+    generator, x = np.random.default_rng(0), np.array([1, 2, 4, 8])
+    found = [grid.curve(x, x[:, None] ** -0.5 * np.exp(0.2 * generator.normal(size=(4, 6)))) for _ in range(400)]
+    slopes, errors = (np.array([getattr(one, name) for one in found]) for name in ("slope", "error"))
+    assert abs(slopes.mean() + 0.5) < 4 * slopes.std() / 20
+    assert 0.85 < np.sqrt((errors**2).mean()) / slopes.std() < 1.15
 
 
 def test_curves_read_the_right_rows(signals):
     rows = signals.select(width=16, n=8000)
     deepest = rows.select(depth=16)
     assert grid.against(rows, "depth", "gradient", LAST).mean[-1] == pytest.approx(deepest["gradient"][:, LAST].mean())
-    signal = np.sqrt(deepest["signal"][:, MIDDLE]).mean()
+    signal = deepest["signal"][:, MIDDLE].mean() ** 0.5
     assert grid.against(rows, "depth", "signal", MIDDLE).mean[-1] == pytest.approx(signal)
     spectrum = deepest["spectrum"][:, FIRST]
     rank = (spectrum.sum(1) / spectrum.max(1)).mean()
     assert grid.against(rows, "depth", "rank", FIRST).mean[-1] == pytest.approx(rank)
-    wide = np.exp(np.log(deepest["needed"][:, FIRST, -1]).mean())
+    wide = 1 / (1 / deepest["needed"][:, FIRST, -1]).mean()
     assert grid.against(deepest, "m", "needed", FIRST).mean[-1] == pytest.approx(wide)
     assert grid.against(rows, "depth", "needed", FIRST, m=256).mean[-1] == pytest.approx(wide)
 
@@ -97,3 +106,67 @@ def test_sliders_stand_on_stops():
 
 
 # ---- What the lesson says
+
+
+def test_off_diagonal_energy_rises_with_width_and_effective_rank_hardly(signals, maps):
+    rows = signals.select(depth=2, n=8000)
+    energy, rank, entries = (
+        grid.against(rows, "width", name, FIRST) for name in ("off_diagonal", "rank", "correlation")
+    )
+    np.testing.assert_allclose(energy.mean[[0, -1]], [0.25, 0.77], atol=0.005)
+    np.testing.assert_allclose(rank.mean[[0, -1]], [1.8, 3.3], atol=0.05)
+    assert (np.diff(energy.mean) > 3 * np.hypot(energy.se[1:], energy.se[:-1])).all() and entries.mean[-1] < 0.3
+    for depth in grid.DEPTHS[1:]:  # far slower than d
+        for n in grid.SIZES:
+            found = grid.against(signals.select(depth=depth, n=n), "width", "rank", FIRST)
+            assert found.slope + 3 * found.error < 0.8
+    one = [grid.shipped_view(maps.select(depth=2, width=width, n=8000), FIRST) for width in (4, 16, grid.WIDEST)]
+    assert one[2].mean < one[1].mean and one[2].mean < one[0].mean and one[0].energy < one[1].energy < one[2].energy
+    assert one[0].rank < 2 and round(one[2].rank, 1) == 3.9
+
+
+def test_three_eigenvalues_are_left_in_the_last_layer(maps):
+    last = maps["spectrum"][:, LAST]
+    assert (last[:, 3] < 1e-5 * last[:, 0]).all()
+
+
+def test_the_signal_falls_with_depth_only_in_the_middle_and_only_without_overfitting(signals):
+    many, few = signals.select(width=16, n=64_000), signals.select(width=16, n=1000)
+    size, signal = (grid.against(many, "depth", name, MIDDLE) for name in ("gradient", "signal"))
+    assert str(size) == "−0.08 ± 0.01" and str(signal) == "−0.14 ± 0.06"
+    first, last = grid.against(many, "depth", "gradient", FIRST), grid.against(many, "depth", "signal", LAST)
+    assert first.slope > 3 * first.error and abs(last.slope) < 2 * last.error
+    fresh, own = (grid.against(few, "depth", name, MIDDLE) for name in ("gradient", "train_gradient"))
+    assert (round(fresh.slope, 2), round(own.slope, 2)) == (0.61, -0.42)
+    assert fresh.slope > 3 * fresh.error and own.slope < -3 * own.error
+
+
+def test_the_next_step_is_harder_to_see_in_a_deeper_network(signals):
+    rows = signals.select(width=16, n=64_000)
+    for place in (FIRST, MIDDLE, LAST):
+        found = grid.against(rows, "depth", "needed", place)
+        assert 0.55 < found.slope < 0.65 and found.slope > 3 * found.error
+    few = grid.against(signals.select(width=16, n=1000), "depth", "needed", LAST)
+    assert few.slope < -3 * few.error
+
+
+def test_the_width_of_a_block_helps_and_that_of_the_network_helps_or_harms(signals):
+    slopes = []
+    for n in grid.SIZES:
+        rows = signals.select(depth=2, n=n)
+        block, base = (
+            grid.against(rows.select(width=16), "m", "needed", FIRST),
+            grid.against(rows, "width", "needed", FIRST),
+        )
+        assert block.slope < -3 * block.error
+        slopes.append(base)
+    assert [round(base.slope, 2) for base in slopes] == [-0.63, 0.01, 0.54]
+    assert slopes[0].slope < -3 * slopes[0].error and slopes[2].slope > 3 * slopes[2].error
+    assert abs(slopes[1].slope) < slopes[1].error
+
+
+def test_one_deep_and_wide_network_trains_badly(signals):
+    for n in grid.SIZES:
+        rows = signals.select(depth=16, width=32, n=n)
+        others = np.delete(rows["train"], 1)
+        assert rows["seed"][1] == 1 and rows["train"][1] > others.max() + 0.1
