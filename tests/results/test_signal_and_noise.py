@@ -170,3 +170,17 @@ def test_one_deep_and_wide_network_trains_badly(signals):
         rows = signals.select(depth=16, width=32, n=n)
         others = np.delete(rows["train"], 1)
         assert rows["seed"][1] == 1 and rows["train"][1] > others.max() + 0.1
+
+
+def test_maps_of_wide_networks_that_look_diagonal_are_not(maps):
+    """The first challenge can be met, and then most of Σ lies off the diagonal. One narrow network is diagonal."""
+    found = {
+        (depth, width, n, place): grid.shipped_view(maps.select(depth=depth, width=width, n=n), place)
+        for depth in grid.DEPTHS
+        for width in (32, grid.WIDEST)
+        for n in grid.SIZES
+        for place in (FIRST, MIDDLE, LAST)
+    }
+    pale = [view for view in found.values() if view.mean < 0.22]
+    assert pale and min(view.energy for view in pale) > 0.55
+    assert round(grid.shipped_view(maps.select(depth=4, width=4, n=1000), MIDDLE).energy, 2) == 0.02
