@@ -75,13 +75,17 @@ def numbers(values):
 # --- keyed artists: made once, moved ever after -------------------------------------------------------
 
 
-def _find(ax, key):
-    return next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+def _find(ax, key, kind=mpl.artist.Artist):
+    """The artist with this key, or None; a key is one artist's, so another kind under it is the author's mistake."""
+    artist = next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+    if artist is not None and not isinstance(artist, kind):
+        raise ValueError(f"the key {key!r} is that of a {type(artist).__name__} in these axes: choose another")
+    return artist
 
 
 def line(ax, key, x, y, **style):
     """A curve; x and y of shape (points,)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.lines.Line2D)
     if artist is None:
         (artist,) = ax.plot([], [], gid=key, **{"color": INK, **style})
     x, y = numbers(x), numbers(y)
@@ -92,7 +96,7 @@ def line(ax, key, x, y, **style):
 
 def lines(ax, key, x, ys, **style):
     """Many curves over one x (points,): ys (curves, points). ``colors=`` may be one color or one a curve."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, LineCollection)
     if artist is None:
         artist = LineCollection([], gid=key, **{"colors": MIST, "linewidths": 1.2, **style})
         ax.add_collection(artist, autolim=False)
@@ -110,7 +114,7 @@ def area(ax, key, x, y, **style):
     """What lies between a curve and zero; x and y of shape (points,)."""
     x, y = numbers(x), numbers(y)
     corners = np.stack([np.concatenate([x[:1], x, x[-1:]]), np.concatenate([[0], y, [0]])], axis=-1)
-    artist = _find(ax, key)
+    artist = _find(ax, key, Polygon)
     if artist is None:
         return ax.add_patch(Polygon(corners, gid=key, **{"color": MIST, "linewidth": 0, **style}))
     if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
@@ -146,7 +150,7 @@ def now(ax, key, x, y):
 
 def text(ax, key, x, y, words, **style):
     """Words at data coordinates (pass ``transform=ax.transAxes`` for axes fractions)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.text.Text)
     if artist is None:
         artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 5, "clip_on": False, **style})
     if artist.get_position() != (float(x), float(y)):
@@ -225,7 +229,7 @@ def labels(ax, key, x, y, words, apart=0.1, **style):
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.image.AxesImage)
     if artist is None:
         limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}  # imshow would change them
         artist = ax.imshow(pixels, origin="lower", aspect=ax.get_aspect(), extent=extent, gid=key, zorder=0)

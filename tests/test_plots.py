@@ -237,3 +237,18 @@ def test_stacked_fills_below_the_curve_and_names_what_there_is_room_for(ax):
     assert [artist.get_text() for artist in ax.texts] == ["rest", "lower"]
     plots.stacked(ax, "mse", x, x**-0.5, 0 * x, ("rest", "lower"))
     assert [artist.get_text() for artist in ax.texts] == ["rest", ""] and len(ax.patches) == 2
+
+
+def test_a_key_names_one_artist():
+    """Two kinds of artist under one key: the author hears it at once, and not as an error of matplotlib."""
+    ax = Figure().add_subplot()
+    plots.line(ax, "slope", [0, 1], [0, 1])
+    for other in (
+        lambda: plots.text(ax, "slope", 0, 0, "word"),
+        lambda: plots.corner(ax, "slope", 1, "word"),
+        lambda: plots.area(ax, "slope", [0, 1], [0, 1]),
+        lambda: plots.lines(ax, "slope", [0, 1], [[0, 1]]),
+        lambda: plots.image(ax, "slope", np.zeros((2, 2, 3)), (0, 1, 0, 1)),
+    ):
+        with pytest.raises(ValueError, match="the key 'slope' is that of a Line2D in these axes"):
+            other()
