@@ -180,6 +180,7 @@ REFUSED = {
     "task must have degree 2, inputs gaussian, link id, got degree 2, inputs sphere": lambda: lifted.at_infinity(
         teacher(5, 1.0, "sphere", compute.generator(0), 2)
     ),
+    "y must not be constant: labels that are all 5": lambda: layer_one(randn(9, 4), 5 + 0 * randn(9), 2),
     "degree must be 1 or 2 on the sphere, got 3": lambda: teacher(5, 1.0, "sphere", compute.generator(0), 2, degree=3),
 }
 

@@ -76,5 +76,9 @@ def test_bad_input_is_refused_in_a_sentence():
         reveal.reveal(12, 1.0, 1000, seeds=[])
     with pytest.raises(ValueError, match="gamma must be > 1/2: else"):
         reveal.reveal(12, 0.5, 1000, seeds=[0])
+    with pytest.raises(ValueError, match="seeds must be at least two, for a standard error, got 1"):
+        reveal.lift_slope(8, torch.tensor([20.0, 40.0]), True, seeds=[0])
+    with pytest.raises(ValueError, match="x must hold at least two different values, got"):
+        reveal.fitted_slope(torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="x.*must be positive"):
         reveal.fitted_slope(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]))
