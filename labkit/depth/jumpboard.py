@@ -137,6 +137,30 @@ def explained_energy(moments: Moments, ridge: float = 0.0) -> Tensor:
     return (solved * moments.cross).sum((1, 2))
 
 
+def energy_by_width(chosen: Moments, judged: Moments, ridge: float = 0.0) -> Tensor:
+    """G·|G|/S on one sample of the ridge directions that another one chose, for 1, 2, …, m features: (net, m).
+
+    Both moments are of the same m features; V of the first k of them is −M(Φ + λI)⁻¹, λ as for all m, of ``chosen``.
+    With ``judged`` the same sample it is `explained_energy` when ridge = 0; on another one it is what is left of it.
+    All widths come from one Cholesky factor L: in the features L⁻¹φ the directions are nested.
+    Raises ValueError when Φ + λI is not invertible.
+
+    >>> here = Moments(torch.tensor([[[2.0, 1.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]]), torch.ones(1))
+    >>> energy_by_width(here, here)
+    tensor([[1., 2.]])
+    """
+    factor = _factor(chosen, ridge)
+
+    def white(matrix: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(factor, matrix, upper=False)
+
+    mine = white(chosen.cross.mT)  # (net, m, d)
+    gain = (mine * white(judged.cross.mT)).sum(2).cumsum(1)
+    pairs = (mine @ mine.mT) * white(white(judged.second).mT)
+    energy = pairs.cumsum(1).cumsum(2).diagonal(dim1=1, dim2=2)
+    return gain * gain.abs() / torch.where(energy > 0, energy, 1)
+
+
 # ---- Directions -------------------------------------------------------------------------------------------------
 
 
@@ -582,14 +606,19 @@ def _first_step(
 
 def _ridge(moments: Moments, ridge: float) -> Tensor:
     """M(Φ + λI)⁻¹ (net, d, m)."""
-    cross, second = moments.cross, moments.second
+    return torch.cholesky_solve(moments.cross.mT, _factor(moments, ridge)).mT
+
+
+def _factor(moments: Moments, ridge: float) -> Tensor:
+    """The Cholesky factor of Φ + λI (net, m, m)."""
+    second = moments.second
     require_range(0, math.inf, ridge=torch.as_tensor(float(ridge), dtype=torch.float64, device="cpu"))
     size = second.diagonal(dim1=1, dim2=2).mean(1)
     eye = torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
     lam = ridge * torch.where(size > 0, size, 1)  # all features zero: M is zero too
     factor, info = torch.linalg.cholesky_ex(second + lam[:, None, None] * eye)
     refuse("info of Φ + λI", info, info == 0, "must be 0: it is not invertible, raise ridge or take fewer features")
-    return torch.cholesky_solve(cross.mT, factor).mT
+    return factor
 
 
 def _energy(v: Tensor, second: Tensor) -> Tensor:

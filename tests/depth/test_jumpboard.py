@@ -14,6 +14,7 @@ from labkit.depth.jumpboard import (
     debiased_signal,
     direction,
     draw_features,
+    energy_by_width,
     evaluate,
     explained_energy,
     fall_back,
@@ -190,6 +191,27 @@ def test_features_of_a_wider_block_explain_more():
     z, g = model.bottom(X, 1), activation_gradient(model, 1, X, Y)
     energy = torch.stack([explained_energy(moments(g, features(model, z, w1[:, :m]))) for m in range(1, 13)])
     assert (energy.diff(dim=0) > -1e-12).all() and (energy[-1] > 2 * energy[0]).all()
+
+
+@kinds
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_energy_by_width_is_that_of_each_width_alone(kind, ridge):
+    """V of the first k features by a solve of their own, judged on other samples."""
+    model, x, y = setting(kind)
+    w1 = draw_features(model, 5)
+    samples = (x, y), (randn(*x.shape, seed=8), y.flip(0))
+    chosen, judged = (
+        moments(activation_gradient(model, 1, *some), features(model, model.bottom(some[0], 1), w1)) for some in samples
+    )
+    lam = ridge * chosen.second.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    for here in (chosen, judged):
+        found = energy_by_width(chosen, here, ridge)
+        for k in range(1, 6):
+            v = -torch.linalg.solve(chosen.second[:, :k, :k] + lam * torch.eye(k), chosen.cross[..., :k].mT).mT
+            gain, energy = -(here.cross[..., :k] * v).sum((1, 2)), ((v @ here.second[:, :k, :k]) * v).sum((1, 2))
+            torch.testing.assert_close(found[:, k - 1], gain * gain.abs() / energy)
+    if ridge == 0:
+        torch.testing.assert_close(energy_by_width(chosen, chosen)[:, -1], explained_energy(chosen))
 
 
 def test_ridge_interpolates_between_the_two_directions():

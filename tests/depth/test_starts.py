@@ -1,0 +1,104 @@
+"""The lines along which descent leaves a start: against directions, finite differences and training."""
+
+import math
+
+import pytest
+import torch
+
+from labkit.depth.jumpboard import direction, draw_features, gain_curve, mean_loss
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, block_names, fit, insert_block
+from labkit.depth.starts import gain_along, slope_along, steepest
+from labkit.training import SGD
+from tests.depth.conftest import generators, randn
+
+F64 = torch.float64
+X, Y = randn(60, 5), torch.arange(60) % 3
+IMAGES, CLASSES = randn(10, 2, 5, 5, seed=1), torch.arange(10) % 3
+KINDS = {
+    "dense": (lambda: PostNormResNet(5, 8, 3, 6, 3, 1e-2, generators()), X, Y),
+    "conv": (lambda: ConvPostNormResNet(2, 4, 2, 5, 3, 1e-2, generators()), IMAGES, CLASSES),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+ALIVE = [("zero_out", "relu"), ("zero_out", "tanh"), ("zero_in", "tanh"), ("gate", "relu"), ("zero_both", "sigmoid")]
+DEAD = [("zero_both", "relu"), ("zero_both", "tanh"), ("zero_in", "relu")]
+
+
+def setting(kind):
+    make, x, y = KINDS[kind]
+    return make(), x, y
+
+
+@kinds
+@pytest.mark.parametrize(("init", "activation"), ALIVE)
+def test_slope_and_energy_of_live_starts_are_differences(kind, init, activation):
+    model, x, y = setting(kind)
+    line = steepest(model, 1, x, y, 4, init, activation)
+    h = 1e-4 / line.gain.sqrt()
+    ahead, back = (mean_loss(line.at(t), x, y) for t in (h, -h))
+    torch.testing.assert_close((back - ahead) / (2 * h), line.gain, rtol=1e-5, atol=0)
+    torch.testing.assert_close(slope_along(line, x, y), -line.gain, rtol=1e-12, atol=0)
+    z = line.model.bottom(x, 1)
+    far, near = (line.at(t).residual(z, 2) for t in (h, -h))
+    speed = (far - near).flatten(2).square().sum(2).mean(1) / (2 * h) ** 2
+    torch.testing.assert_close(line.energy, speed, rtol=1e-5, atol=0)
+
+
+@kinds
+def test_slope_on_other_samples_is_a_difference_there(kind):
+    model, x, y = setting(kind)
+    line = steepest(model, 1, x, y, 4)
+    h = 1e-4 / line.gain.sqrt()
+    other = randn(*x.shape, seed=5)
+    ahead, back = (mean_loss(line.at(t), other, y) for t in (h, -h))
+    torch.testing.assert_close((ahead - back) / (2 * h), slope_along(line, other, y), rtol=1e-4, atol=1e-9)
+    assert (slope_along(line, other, y) > -line.gain).all()
+
+
+@kinds
+@pytest.mark.parametrize(("init", "activation"), DEAD)
+def test_dead_starts_have_no_line(kind, init, activation):
+    """Exactly nothing, however far one goes, and gradient descent agrees."""
+    model, x, y = setting(kind)
+    line = steepest(model, 1, x, y, 4, init, activation)
+    assert not line.gain.any() and not line.energy.any()
+    assert not gain_along(line, x, y, torch.tensor([1.0, 1e3, -1e3], dtype=F64)).any()
+    new = insert_block(model, 1, 4, init, activation=activation)
+    after = fit(new, x, y, 5, batch=None, optimizer=SGD(1.0), only=block_names(new, 2)).model
+    torch.testing.assert_close(mean_loss(after, x, y), mean_loss(model, x, y), rtol=0, atol=0)
+
+
+@kinds
+def test_random_features_leave_along_the_gradient_direction(kind):
+    model, x, y = setting(kind)
+    w1 = draw_features(model, 4)
+    expected, line = direction(model, 1, x, y, w1, "gradient"), steepest(model, 1, x, y, 4)
+    t = torch.tensor([0.01, 0.3, 1.0], dtype=F64)
+    moved = line.tangent["w2.2"]
+    torch.testing.assert_close(moved[..., 1, 1] if kind == "conv" else moved, expected.v)
+    assert not line.tangent["w1.2"].any()
+    if kind == "dense":  # of images the whole kernel of W_2 learns, V is its middle
+        torch.testing.assert_close(gain_along(line, x, y, t), gain_curve(model, expected, x, y, t))
+        torch.testing.assert_close(line.energy, expected.energy)
+        torch.testing.assert_close(line.gain, expected.gain)
+
+
+def test_a_gain_is_the_loss_of_the_models():
+    model, x, y = setting("dense")
+    line = steepest(model, 2, x, y, 4, "zero_in", "tanh")
+    t = torch.tensor([[0.1, 2.0], [0.3, 1.0], [0.0, -1.0]], dtype=F64)
+    expected = torch.stack([mean_loss(model, x, y) - mean_loss(line.at(s), x, y) for s in t.unbind(1)], 1)
+    torch.testing.assert_close(gain_along(line, x, y, t), expected)
+    torch.testing.assert_close(gain_along(line, x, y, t[1])[1], expected[1])
+
+
+def test_what_does_not_fit_is_refused():
+    model, x, y = setting("dense")
+    line = steepest(model, 1, x, y, 4)
+    with pytest.raises(ValueError, match=r"t must be \(step,\) or \(3, step\), got \(\)"):
+        gain_along(line, x, y, torch.tensor(1.0))
+    with pytest.raises(ValueError, match="t must"):
+        line.at(math.nan)
+    with pytest.raises(ValueError, match="x must not be empty"):
+        steepest(model, 1, x[:0], y[:0])
+    with pytest.raises(ValueError, match="init must be one of"):
+        steepest(model, 1, x, y, 4, "zero")
