@@ -21,10 +21,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from labkit import training
-from labkit.depth.network import ACTIVATIONS, FIRST_SEED, Block, PostNormResNet, require_activation, with_block
+from labkit.depth.network import (
+    ACTIVATIONS,
+    FIRST_SEED,
+    Block,
+    PostNormResNet,
+    classes_of,
+    require_activation,
+    sample_losses,
+    with_block,
+)
 from labkit.training import he
 from labkit.validate import as_tensors, refuse, require_finite, require_positive, require_range, require_whole
 
@@ -35,26 +43,6 @@ HALVINGS = 16
 BISECTIONS = 32
 CACHED = 2**16  # numbers of a layer that a core keeps close: steps of a gain curve go through in such parts
 SECOND_DIFFERENCE = 2e-2  # h of a curvature, in units of the step: with ReLU only finite differences see the kinks
-
-
-# ---- Losses, one number a sample --------------------------------------------------------------------------------
-
-
-def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
-    """ℓ per sample: "ce", −ln p_y in nats, or "prob", 1 − p_y in [0, 1] (what Hoeffding's inequality needs).
-
-    logits (net, n, class), y int64 (n,) or (net, n) → (net, n). Raises ValueError for what does not fit.
-
-    >>> sample_losses(torch.zeros(1, 2, 4), torch.tensor([0, 3]), "prob")
-    tensor([[0.7500, 0.7500]])
-    """
-    if loss not in ("ce", "prob"):
-        raise ValueError(f"loss must be one of ce, prob, got {loss!r}")
-    y = _classes(logits, y)
-    classes_first = logits.mT.contiguous()  # (net, class, n): a softmax over a short last axis is five times slower
-    if loss == "ce":
-        return functional.cross_entropy(classes_first, y, reduction="none")
-    return 1 - torch.softmax(classes_first, 1).gather(1, y[:, None])[:, 0]
 
 
 def mean_loss(model: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
@@ -574,7 +562,7 @@ def _gains(model: PostNormResNet, direction: Direction, z: Tensor, move: Tensor,
         raise ValueError(f"t must be (step,) or ({model.n_nets}, step), got {tuple(t.shape)}")
     require_finite(t=t)
     t = t.to(z).expand(model.n_nets, -1)
-    y = _classes(z, y)
+    y = classes_of(z, y)
     before = sample_losses(model.top(z, direction.layer), y, direction.loss)[:, None]  # (net, 1, n)
     at_once = max(1, (CACHED if z.device.type == "cpu" else CACHED << 8) // z.numel())
     return torch.cat([_gains_at(model, direction, z, move, y, before, some) for some in t.split(at_once, 1)], 1)
@@ -625,17 +613,9 @@ def _energy(v: Tensor, second: Tensor) -> Tensor:
     return ((v @ second) * v).sum((1, 2))
 
 
-def _classes(out: Tensor, y: Tensor) -> Tensor:
-    """y as (net, n)."""
-    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
-        found = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"y must be int64 of shape {tuple(out.shape[1:2])} or {tuple(out.shape[:2])}, got {found}")
-    return y.expand(out.shape[:2])
-
-
 def _right(logits: Tensor, y: Tensor) -> Tensor:
     """The logit of the class: (net, n)."""
-    return logits.gather(-1, _classes(logits, y)[..., None])[..., 0]
+    return logits.gather(-1, classes_of(logits, y)[..., None])[..., 0]
 
 
 def _require_pair(g: Tensor, phi: Tensor) -> None:

@@ -126,7 +126,8 @@ def normalized(u: Tensor, eps: float, norm: str = "rms", dim: int = -1) -> Tenso
     """`rms_norm` or `layer_norm` over any axis and without checks, for the inside of a network."""
     if norm == "layer":
         u = u - u.mean(dim, keepdim=True)
-    return u * (u.square().mean(dim, keepdim=True) + eps).rsqrt()
+    square = torch.linalg.vecdot(u, u, dim=dim).unsqueeze(dim)  # its backward pass is lighter than that of a mean
+    return u * (square / u.shape[dim] + eps).rsqrt()
 
 
 def require_norm(norm: str) -> None:
