@@ -200,11 +200,35 @@ def direction(
     >>> found.v.shape, bool(found.gain > 0)
     (torch.Size([1, 8, 2]), True)
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     w1 = w1 if isinstance(w1, Tensor) else draw_features(model, w1)
     z, g = _look(model, layer, x, y, loss)
     found = moments(g, features(model, z, w1, activation))
+    return direction_from(found, layer, w1, kind, ridge, activation, loss)
+
+
+def direction_from(
+    moments: Moments,
+    layer: int,
+    w1: Tensor,
+    kind: str = "ridge",
+    ridge: float = RIDGE,
+    activation: str = "relu",
+    loss: str = "ce",
+) -> Direction:
+    """The `direction` that the moments of a sample give; of the first features only, when w1 holds fewer than they do.
+
+    So one pass over a large sample serves every width of the block. Raises ValueError for what does not fit.
+
+    >>> here = Moments(torch.tensor([[[2.0, 1.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]]), torch.ones(1))
+    >>> direction_from(here, 1, torch.ones(1, 1, 1), ridge=0.0).v
+    tensor([[[-0.5000]]])
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    count = w1.shape[1]
+    if not 1 <= count <= moments.second.shape[1]:
+        raise ValueError(f"w1 must hold 1 to {moments.second.shape[1]} features, as the moments do, got {count}")
+    found = Moments(moments.cross[..., :count], moments.second[:, :count, :count], moments.energy)
     v = -(found.cross if kind == "gradient" else _ridge(found, ridge))
     gain = -(found.cross * v).sum((1, 2))
     return Direction(layer, activation, w1, v, gain, _energy(v, found.second), loss)
@@ -522,6 +546,42 @@ def parameter_step(
     _say_so(found, "against the gradient")
     t = torch.where(found, t, 0)
     return moved(t), Step(t, gain, found)
+
+
+def margins(
+    model: PostNormResNet,
+    layer: int,
+    chosen: tuple[Tensor, Tensor],
+    judged: tuple[Tensor, Tensor],
+    w1: Tensor | int = 64,
+    ridge: float = RIDGE,
+) -> dict[str, Tensor]:
+    """What four changes of a trained model gain in cross-entropy, each (net,), on samples that did not choose them.
+
+    Arguments
+        chosen, judged: samples (x, y): the first gives direction and step, the second the gain
+        layer, w1, ridge: of the new block, as for `direction`
+
+    Two controls without a block, "temperature" and "old weights" (`parameter_step`); then the block along its
+    "gradient" and along its "ridge" direction. The new block has earned something where it beats the controls.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = margins(model, 1, (x, y), (x, y), w1=2)
+    >>> list(found), bool(found["ridge"] > 0)
+    (['temperature', 'old weights', 'gradient', 'ridge'], True)
+    """
+    (x, y), test = chosen, judged
+    before, w1 = mean_loss(model, *test), w1 if isinstance(w1, Tensor) else draw_features(model, w1)
+    with torch.no_grad():
+        found = {"temperature": temperature_gain(model(x), y, model(test[0]), test[1])[1]}
+    found["old weights"] = before - mean_loss(parameter_step(model, x, y)[0], *test)
+    z, g = _look(model, layer, x, y, "ce")
+    here = moments(g, features(model, z, w1))
+    for kind in ("gradient", "ridge"):
+        line = direction_from(here, layer, w1, kind, ridge)
+        step = line_search(model, line, x, y)
+        found[kind] = gain_curve(model, line, *test, step.t[:, None])[:, 0]
+    return found
 
 
 # ---- Inside -----------------------------------------------------------------------------------------------------

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from labkit.depth.jumpboard import sample_losses
-from labkit.depth.network import PostNormResNet, block_names, insert_block
+from labkit.depth.network import PostNormResNet, block_names, insert_block, sample_losses
 from labkit.training import Params
 from labkit.validate import as_tensors, require_finite
 

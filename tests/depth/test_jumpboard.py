@@ -13,6 +13,7 @@ from labkit.depth.jumpboard import (
     activation_gradient,
     debiased_signal,
     direction,
+    direction_from,
     draw_features,
     energy_by_width,
     evaluate,
@@ -24,6 +25,7 @@ from labkit.depth.jumpboard import (
     jumpboard,
     line_curvature,
     line_search,
+    margins,
     mean_loss,
     moments,
     parameter_step,
@@ -212,6 +214,18 @@ def test_energy_by_width_is_that_of_each_width_alone(kind, ridge):
             torch.testing.assert_close(found[:, k - 1], gain * gain.abs() / energy)
     if ridge == 0:
         torch.testing.assert_close(energy_by_width(chosen, chosen)[:, -1], explained_energy(chosen))
+
+
+@pytest.mark.parametrize("which", room.KINDS)
+def test_moments_of_many_features_give_the_direction_of_few(which):
+    model, x, y = setting("dense")
+    w1 = draw_features(model, 6)
+    all_six = moments(activation_gradient(model, 1, x, y), features(model, model.bottom(x, 1), w1))
+    found, expected = direction_from(all_six, 1, w1[:, :4], which), direction(model, 1, x, y, w1[:, :4], which)
+    for name in ("v", "gain", "energy"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+    with pytest.raises(ValueError, match="w1 must hold 1 to 6 features, as the moments do, got 7"):
+        direction_from(all_six, 1, draw_features(model, 7))
 
 
 def test_ridge_interpolates_between_the_two_directions():
@@ -436,6 +450,23 @@ def test_the_best_temperature_is_a_stationary_point():
     inside = (factor > 0.126) & (factor < 7.9)
     assert (derivative[inside].abs() < 1e-8).all() and (gain >= 0).all()
     torch.testing.assert_close(gain, sample_losses(logits, Y).mean(1) - loss.detach())
+
+
+def test_margins_are_losses_of_four_models(task):
+    """Of an overfitted network: each gain against the loss of the changed model; temperature gains most."""
+    x, y = task.sample(60, compute.generator(5))
+    start = PostNormResNet(9, 8, 1, 8, 4, generators=generators(n=2))
+    old = fit(start, x, y, 150, batch=None).model
+    chosen, judged = (task.sample(2000, compute.generator(seed)) for seed in (6, 7))
+    found, before = margins(old, 1, chosen, judged, 5), mean_loss(old, *judged)
+    factor, _ = temperature_gain(old(chosen[0]), chosen[1], old(chosen[0]), chosen[1])
+    cooled = replace(old, params=old.params | {"out": factor[:, None, None] * old.params["out"]})
+    changed = {"temperature": cooled, "old weights": parameter_step(old, *chosen)[0]}
+    changed |= {kind: jumpboard(old, 1, *chosen, 5, kind).model for kind in ("gradient", "ridge")}
+    assert list(found) == list(changed)
+    for way, model in changed.items():
+        torch.testing.assert_close(found[way], before - mean_loss(model, *judged))
+    assert all((found["temperature"] > found[way]).all() for way in ("gradient", "ridge"))
 
 
 def test_an_honest_network_needs_no_other_temperature(task):
