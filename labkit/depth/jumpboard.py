@@ -46,7 +46,11 @@ SECOND_DIFFERENCE = 2e-2  # h of a curvature, in units of the step: with ReLU on
 
 
 def mean_loss(model: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
-    """L_S of each net on the sample: (net,)."""
+    """L_S, the mean loss of each net on the sample: (net,). Arguments as for `activation_gradient`.
+
+    >>> mean_loss(PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])).shape
+    torch.Size([1])
+    """
     with torch.no_grad():
         return sample_losses(model(x), y, loss).mean(1)
 
@@ -87,7 +91,14 @@ def draw_features(model: PostNormResNet, hidden: int, generators: Sequence[torch
 
 
 def features(model: PostNormResNet, z: Tensor, w1: Tensor, activation: str = "relu") -> Tensor:
-    """φ = σ(W_1 z) of a layer z (net, n, ..., width), w1 as `draw_features` gives it → (net, n, ..., hidden)."""
+    """φ = σ(W_1 z) of a layer z (net, n, ..., width), w1 as `draw_features` gives it → (net, n, ..., hidden).
+
+    Raises ValueError for a w1 of another shape and for an unknown activation.
+
+    >>> model = PostNormResNet(3, 8, 2, 8, 2)
+    >>> features(model, model.bottom(torch.eye(3, dtype=torch.float64), 1), draw_features(model, 5)).shape
+    torch.Size([1, 3, 5])
+    """
     require_activation(activation)
     if w1.dim() != 3 + len(model._kernel) or w1.shape[0] != model.n_nets or w1.shape[2] != model.width:
         wanted = ", ".join(map(str, (model.n_nets, "hidden", model.width, *model._kernel)))
@@ -104,7 +115,14 @@ class Moments(NamedTuple):
 
 
 def moments(g: Tensor, phi: Tensor) -> Moments:
-    """Of activation gradients g (net, n, ..., d) and features phi (net, n, ..., m) of the same samples."""
+    """M and Φ of activation gradients g (net, n, ..., d) and features phi (net, n, ..., m) of the same samples.
+
+    Raises ValueError for an empty sample and for shapes that do not fit.
+
+    >>> found = moments(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[[1.0, 2.0], [1.0, 0.0]]]))
+    >>> found.cross, found.second[0, 0], found.energy
+    (tensor([[[0., 1.]]]), tensor([1., 1.]), tensor([1.]))
+    """
     _require_pair(g, phi)
     n = g.shape[1]
     flat_g, flat_phi = g.flatten(1, -2), phi.flatten(1, -2)  # (net, n·position, ·)
@@ -246,7 +264,13 @@ def slope(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> 
 
 
 def scores(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Tensor:
-    """s_i = ⟨g_i, Vφ_i⟩ of each sample, (net, n): mean −G; what ``covariance.samples_to_see`` takes."""
+    """s_i = ⟨g_i, Vφ_i⟩ of each sample, (net, n): mean −G; what ``covariance.samples_to_see`` takes.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> bool((scores(model, found, x, y).mean(1) + found.gain).abs() < 1e-12)
+    True
+    """
     z, g = _look(model, direction.layer, x, y, direction.loss)
     return (g * _move(model, direction, z)).flatten(2).sum(2)
 
@@ -265,7 +289,13 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Evaluation:
-    """G and S of a direction on another sample than the one that chose it."""
+    """G, S and E⟨g, Vφ⟩² of a direction on a sample: an honest one is not the sample that chose it.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> torch.allclose(evaluate(model, found, x, y).energy, found.energy)
+    True
+    """
     z, g = _look(model, direction.layer, x, y, direction.loss)
     move = _move(model, direction, z)
     s = (g * move).flatten(2).sum(2)
@@ -307,7 +337,12 @@ def line_curvature(
     """The largest second difference of the loss along V over [0, t_max], at ``points`` places (net,).
 
     It stands for βS or sup d²L/dt² in `quadratic_bound`. Sampled, so an estimate and not a certificate: a ReLU top has
-    kinks. t_max > 0: a number or (net,). In float64.
+    kinks. t_max > 0: a number or (net,). Needs float64.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> line_curvature(model, found, x, y, t_max=0.5).shape
+    torch.Size([1])
     """
     require_whole(1, points=points)
     (t_max,) = as_tensors(t_max=t_max)
@@ -476,6 +511,13 @@ def fall_back(trained: PostNormResNet, board: PostNormResNet, x: Tensor, y: Tens
     """Condition 2: of each pair of nets the one with the smaller training loss, the trained one on a tie.
 
     ``trained`` and ``board`` have the same blocks: training started from the inserted block. Raises ValueError if not.
+    (Where the jumpboard is one of a population, L_S(board) is still that of the sample: only a known teacher has it.)
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> board = jumpboard(model, 1, x, y, w1=2).model
+    >>> chosen = fall_back(board, board, x, y)
+    >>> chosen.erm_gain.item(), chosen.fell_back.item()
+    (0.0, False)
     """
     if trained.blocks != board.blocks or trained.params.keys() != board.params.keys():
         raise ValueError("trained and board must have the same blocks: train the model with the inserted block")
@@ -523,7 +565,13 @@ def parameter_step(
 ) -> tuple[PostNormResNet, Step]:
     """One step of gradient descent on the *old* weights, its size by line search: the control for a jumpboard.
 
-    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample.
+    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample; a net
+    for which none of `HALVINGS` does stays as it is, with a warning.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> moved, step = parameter_step(model, x, y)
+    >>> bool((mean_loss(model, x, y) - mean_loss(moved, x, y) - step.gain).abs() < 1e-12)
+    True
     """
     params = {name: value.detach().requires_grad_() for name, value in model.params.items()}
     before = sample_losses(model.forward(params, x), y, loss).mean(1)
