@@ -565,8 +565,9 @@ def parameter_step(
 ) -> tuple[PostNormResNet, Step]:
     """One step of gradient descent on the *old* weights, its size by line search: the control for a jumpboard.
 
-    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample; a net
-    for which none of `HALVINGS` does stays as it is, with a warning.
+    Of start, start/2, … the one that gains most on the sample, among those that gain at least `ARMIJO` of what the
+    slope promises: a control should be as good as it can be. Halving ends where it gains no more; a net for which
+    none of `HALVINGS` does stays as it is, with a warning.
 
     >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
     >>> moved, step = parameter_step(model, x, y)
@@ -581,18 +582,16 @@ def parameter_step(
     def moved(t: Tensor) -> PostNormResNet:
         return replace(model, params={name: _along(model.params[name], grads[name], t) for name in grads})
 
-    t = torch.full_like(before.detach(), start)
-    found = torch.zeros_like(t, dtype=torch.bool)
-    gain = torch.zeros_like(t)
-    for _ in range(HALVINGS):
-        now = before.detach() - mean_loss(moved(t), x, y, loss)
-        good = (now >= ARMIJO * t * square) & (now > 0) & ~found
-        gain, found = torch.where(good, now, gain), found | good
-        if found.all():
+    t, gain = torch.zeros_like(square), torch.zeros_like(square)
+    for halvings in range(HALVINGS):
+        step = torch.full_like(square, start / 2**halvings)
+        now = before.detach() - mean_loss(moved(step), x, y, loss)
+        better = (now >= ARMIJO * step * square) & (now > gain)
+        t, gain = torch.where(better, step, t), torch.where(better, now, gain)
+        if ((gain > 0) & ~better).all():
             break
-        t = torch.where(found, t, t / 2)
+    found = gain > 0
     _say_so(found, "against the gradient")
-    t = torch.where(found, t, 0)
     return moved(t), Step(t, gain, found)
 
 

@@ -483,6 +483,9 @@ def test_a_step_of_the_old_parameters_descends():
     assert step.found.all() and (step.gain > 0).all()
     torch.testing.assert_close(mean_loss(model, x, y) - mean_loss(moved, x, y), step.gain)
     by_descent = fit(model, x, y, 1, batch=None, optimizer=SGD(step.t)).model
+    for other in (step.t / 2, 2 * step.t):  # the best of the halvings
+        away = fit(model, x, y, 1, batch=None, optimizer=SGD(other)).model
+        assert (mean_loss(away, x, y) >= mean_loss(moved, x, y)).all()
     for name in model.params:
         torch.testing.assert_close(moved.params[name], by_descent.params[name])
     stuck = replace(model, params=model.params | {"out": torch.zeros_like(model.params["out"])})
