@@ -129,6 +129,48 @@ def moments(g: Tensor, phi: Tensor) -> Moments:
     return Moments(flat_g.mT @ flat_phi / n, flat_phi.mT @ flat_phi / n, flat_g.square().sum((1, 2)) / n)
 
 
+def observe(
+    model: PostNormResNet,
+    layer: int,
+    x: Tensor,
+    y: Tensor,
+    w1: Tensor,
+    activation: str = "relu",
+    loss: str = "ce",
+) -> Moments:
+    """The `moments` of a sample after ``layer``: all that it says about a block with the features σ(W_1 z).
+
+    >>> model = PostNormResNet(3, 8, 2, 8, 2)
+    >>> here = observe(model, 1, torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0]), draw_features(model, 5))
+    >>> here.cross.shape, here.second.shape
+    (torch.Size([1, 8, 5]), torch.Size([1, 5, 5]))
+    """
+    z, g = _look(model, layer, x, y, loss)
+    return moments(g, features(model, z, w1, activation))
+
+
+def predictable_energy(model: PostNormResNet, layer: int, x: Tensor, probabilities: Tensor) -> Tensor:
+    """E‖E[g | x]‖² (net,) where P(y | x) is known: what no block after ``layer``, however wide, explains more of.
+
+    x (n, ...), probabilities (n, class); for cross-entropy, whose mean over y is differentiated in one go. A block sees
+    z only, and E‖E[g | z]‖² ≤ E‖E[g | x]‖². Raises ValueError for what does not fit.
+
+    >>> model, x = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64)
+    >>> predictable_energy(model, 1, x, torch.softmax(model(x)[0], -1)).item() < 1e-20  # nothing is left to learn
+    True
+    """
+    with torch.no_grad():
+        z = model.bottom(x, layer)
+    z.requires_grad_()
+    with torch.enable_grad():
+        log_q = torch.log_softmax(model.top(z, layer), -1)
+        if probabilities.shape != log_q.shape[1:]:
+            shape = tuple(log_q.shape[1:])
+            raise ValueError(f"probabilities must be {shape}, as (n, class), got {tuple(probabilities.shape)}")
+        (g,) = torch.autograd.grad(-(probabilities * log_q).sum(), z)
+    return g.square().flatten(2).sum(2).mean(1)
+
+
 def explained_energy(moments: Moments, ridge: float = 0.0) -> Tensor:
     """tr(MΦ⁻¹Mᵀ) = E‖Π_φ g‖² (net,): the largest G²/S, of the sample behind the moments; ridge as in `direction`.
 
@@ -219,8 +261,7 @@ def direction(
     (torch.Size([1, 8, 2]), True)
     """
     w1 = w1 if isinstance(w1, Tensor) else draw_features(model, w1)
-    z, g = _look(model, layer, x, y, loss)
-    found = moments(g, features(model, z, w1, activation))
+    found = observe(model, layer, x, y, w1, activation, loss)
     return direction_from(found, layer, w1, kind, ridge, activation, loss)
 
 
@@ -622,8 +663,7 @@ def margins(
     with torch.no_grad():
         found = {"temperature": temperature_gain(model(x), y, model(test[0]), test[1])[1]}
     found["old weights"] = before - mean_loss(parameter_step(model, x, y)[0], *test)
-    z, g = _look(model, layer, x, y, "ce")
-    here = moments(g, features(model, z, w1))
+    here = observe(model, layer, x, y, w1)
     for kind in ("gradient", "ridge"):
         line = direction_from(here, layer, w1, kind, ridge)
         step = line_search(model, line, x, y)

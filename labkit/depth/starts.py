@@ -10,13 +10,15 @@ W_1 = 0 alone the second one is alive, unless σ'(0) = 0, which is what autograd
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from labkit.depth.jumpboard import SECOND_DIFFERENCE, Direction, evaluate, gain_curve, quadratic_bound
 from labkit.depth.network import PostNormResNet, block_names, insert_block, sample_losses
 from labkit.training import Params
-from labkit.validate import as_tensors, require_finite
+from labkit.validate import as_tensors, require_finite, require_positive, require_whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +110,72 @@ def gain_along(line: Line, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
 
         before = losses(line.model)
         steps = t.expand(line.model.n_nets, -1).unbind(1)
-        return torch.stack([(before - losses(line.at(step))).mean(1) for step in steps], 1)
+        alive = any(tangent.any() for tangent in line.tangent.values())
+        taken = steps if alive else steps[:1]  # nothing moves: all steps are one model
+        found = torch.stack([(before - losses(line.at(step))).mean(1) for step in taken], 1)
+        return found.expand(-1, len(steps))
+
+
+class Journey(NamedTuple):
+    """What a sample sees along a line, steps measured by the rms of h: ``sizes`` (point,), the others by net.
+
+    ``gain`` (net, point) is measured; ``slope`` and ``curvature`` (net,) are per unit of size, the curvature the
+    largest that was found, hence an estimate. The rms of z is about 1.
+    """
+
+    sizes: Tensor
+    gain: Tensor
+    slope: Tensor
+    curvature: Tensor
+
+    @property
+    def promise(self) -> Tensor:
+        """First order: size times slope (net, point)."""
+        return self.sizes * self.slope[:, None]
+
+    @property
+    def bound(self) -> Tensor:
+        """`quadratic_bound` (net, point)."""
+        return quadratic_bound(self.slope[:, None], self.curvature[:, None], self.sizes)
+
+    @property
+    def guaranteed(self) -> Tensor:
+        """G²/(2βS), the highest point of the bound (net,); 0 where the slope is not positive."""
+        bent = torch.where(self.curvature > 0, self.curvature, 1)
+        return torch.where((self.slope > 0) & (self.curvature > 0), self.slope**2 / (2 * bent), 0)
+
+
+def journey(
+    model: PostNormResNet, line: Line | Direction, x: Tensor, y: Tensor, reach: float, points: int = 31, grid: int = 8
+) -> Journey:
+    """Along a `Line` or a ``jumpboard.Direction`` of the model, on a sample, as far as h has rms ``reach``.
+
+    points: of the gain, evenly spaced from 0; grid: places where the curvature is taken. A dead line goes nowhere: all
+    is 0. Raises ValueError for what does not fit.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> seen = journey(model, steepest(model, 1, x, y, 4), x, y, reach=0.01)
+    >>> bool((seen.gain[0, -1] / seen.promise[0, -1] - 1).abs() < 0.1), seen.sizes[-1].item()
+    (True, 0.01)
+    """
+    require_whole(2, points=points)
+    require_whole(1, grid=grid)
+    (reach,) = as_tensors(reach=reach)
+    require_positive(reach=reach)
+    unit = (line.energy / model.width).sqrt()
+    unit = 1 / torch.where(unit > 0, unit, 1)
+    place = {"dtype": unit.dtype, "device": unit.device}
+    sizes = torch.linspace(0, 1, points, **place) * reach.to(unit)
+    h = SECOND_DIFFERENCE
+    middle = torch.linspace(h, 1, grid, **place) if grid > 1 else unit.new_ones(1)
+    places = torch.cat([sizes, torch.cat([middle - h, middle, middle + h]) * reach.to(unit)]) * unit[:, None]
+    if isinstance(line, Line):
+        gains, slope = gain_along(line, x, y, places), -slope_along(line, x, y)
+    else:
+        gains, slope = gain_curve(model, line, x, y, places), evaluate(model, line, x, y).gain
+    before, here, after = gains[:, points:].unflatten(1, (3, -1)).unbind(1)
+    bends = (2 * here - before - after) / (h * reach.to(unit)) ** 2
+    return Journey(sizes, gains[:, :points], slope * unit, bends.amax(1))
 
 
 def _speed(new: PostNormResNet, layer: int, z: Tensor, tangent: Params) -> Tensor:

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from labkit.depth.jumpboard import direction, draw_features, gain_curve, mean_loss
+from labkit.depth.jumpboard import direction, draw_features, evaluate, gain_curve, line_curvature, mean_loss
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, block_names, fit, insert_block
-from labkit.depth.starts import gain_along, slope_along, steepest
+from labkit.depth.starts import gain_along, journey, slope_along, steepest
 from labkit.training import SGD
 from tests.depth.conftest import generators, randn
 
@@ -89,6 +89,40 @@ def test_a_gain_is_the_loss_of_the_models():
     expected = torch.stack([mean_loss(model, x, y) - mean_loss(line.at(s), x, y) for s in t.unbind(1)], 1)
     torch.testing.assert_close(gain_along(line, x, y, t), expected)
     torch.testing.assert_close(gain_along(line, x, y, t[1])[1], expected[1])
+
+
+@kinds
+@pytest.mark.parametrize("which", ["line", "direction"])
+def test_a_journey_measures_its_steps_by_what_they_do_to_z(kind, which):
+    """Gain, slope and curvature against the functions of t, whose unit is looked up in the inserted block."""
+    model, x, y = setting(kind)
+    found = steepest(model, 1, x, y, 4) if which == "line" else direction(model, 1, x, y, 4)
+    seen = journey(model, found, x, y, 0.2, points=5, grid=6)
+    unit = (model.width / found.energy).sqrt()
+    torch.testing.assert_close(seen.sizes, torch.linspace(0, 0.2, 5, dtype=F64))
+    if which == "line":
+        z = model.bottom(x, 1)
+        h = found.at(0.2 * unit).residual(z, 2)
+        torch.testing.assert_close((h.square().flatten(2).sum(2).mean(1) / model.width).sqrt(), 0.2 + 0 * unit)
+        gain, slope = gain_along(found, x, y, seen.sizes * unit[:, None]), found.gain
+    else:
+        gain, slope = gain_curve(model, found, x, y, seen.sizes * unit[:, None]), evaluate(model, found, x, y).gain
+        bend = line_curvature(model, found, x, y, 0.2 * unit, 6) * unit**2
+        torch.testing.assert_close(seen.curvature, bend, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(seen.gain, gain)
+    torch.testing.assert_close(seen.slope, slope * unit)
+    fine = journey(model, found, x, y, 1e-4)
+    torch.testing.assert_close(fine.promise[:, -1], fine.gain[:, -1], rtol=1e-2, atol=0)
+    peak = seen.slope / seen.curvature
+    torch.testing.assert_close(seen.guaranteed, peak * seen.slope - peak**2 * seen.curvature / 2)
+
+
+def test_a_dead_journey_goes_nowhere():
+    model, x, y = setting("dense")
+    seen = journey(model, steepest(model, 1, x, y, 4, "zero_both"), x, y, 0.2)
+    assert not any(part.any() for part in (seen.gain, seen.slope, seen.curvature, seen.bound, seen.guaranteed))
+    with pytest.raises(ValueError, match="reach must be positive and finite, got 0"):
+        journey(model, steepest(model, 1, x, y, 4), x, y, 0.0)
 
 
 def test_what_does_not_fit_is_refused():
