@@ -217,6 +217,21 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
 
 
+def key(ax, rows, x=0.98, y=0.95, gap=0.065, **style):
+    """What the curves are, in their colors, one below the other: rows = {words: color}. Never moves: for ``setup``."""
+    style = {"transform": ax.transAxes, "ha": "right" if x > 0.5 else "left", "weight": "bold", "zorder": 5, **style}
+    for row, (words, color) in enumerate(rows.items()):
+        ax.text(x, y - gap * row, words, color=color, **style)
+
+
+def named_dots(ax, names, mean, error, colors):
+    """One dot a name along x, mean ± one standard error, each (names,), with its number beside it."""
+    ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+    for i, (m, e, color) in enumerate(zip(numbers(mean), numbers(error), colors, strict=True)):
+        curve_and_dots(ax, f"{names[i]}", ([], []), ([i], [m], [e]), color=color)
+        text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
+
+
 # --- axes ---------------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,26 @@ def test_error_bars_span_one_standard_error(ax):
     assert len(plots._find(ax, "k dots").get_xdata()) == 0
 
 
+def test_named_dots_say_their_numbers():
+    ax = Figure().add_subplot()
+    for shift in (1, -2):
+        plots.named_dots(ax, ["one step", "b"], torch.tensor([0.5, 0.25]) * shift, [0.1, 0.0], [plots.RED, plots.BLUE])
+    assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
+    assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
+
+
+def test_a_key_stands_still_below_each_other():
+    ax = Figure().add_subplot()
+    plots.key(ax, {"theory": plots.BLUE, "measured": plots.GREEN}, x=0.02)
+    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [
+        ("theory", plots.BLUE),
+        ("measured", plots.GREEN),
+    ]
+    assert ax.texts[0].get_position()[1] > ax.texts[1].get_position()[1]
+    assert all(text.get_gid() is None and text.get_ha() == "left" for text in ax.texts)  # background
+
+
 def test_numbers_takes_tensors_that_carry_a_gradient():
     assert plots.numbers(torch.ones(2, requires_grad=True)).tolist() == [1, 1]
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from labkit.depth.jumpboard import SECOND_DIFFERENCE, Direction, evaluate, gain_curve, quadratic_bound
-from labkit.depth.network import PostNormResNet, block_names, insert_block, sample_losses
-from labkit.training import Params
+from labkit.depth.network import PostNormResNet, block_names, fit, insert_block, sample_losses
+from labkit.training import SGD, Params
 from labkit.validate import as_tensors, require_finite, require_positive, require_whole
 
 
@@ -78,6 +78,17 @@ def steepest(
     speed = _speed(new, layer, z, tangent)
     gain = sum(part.flatten(1).square().sum(1) for part in tangent.values())
     return Line(new, layer, tangent, gain, speed.square().flatten(2).sum(2).mean(1), loss)
+
+
+def descend(line: Line, x: Tensor, y: Tensor, steps: int, lr: float = 0.1) -> PostNormResNet:
+    """The model after so many steps of gradient descent on the weights of the new block alone, on the sample.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> after = descend(steepest(model, 1, x, y, 4, "zero_both"), x, y, steps=10)
+    >>> torch.equal(after(x), model(x))  # dead
+    True
+    """
+    return fit(line.model, x, y, steps, batch=None, only=list(line.tangent), optimizer=SGD(lr)).model
 
 
 def slope_along(line: Line, x: Tensor, y: Tensor) -> Tensor:
@@ -170,7 +181,7 @@ def journey(
     middle = torch.linspace(h, 1, grid, **place) if grid > 1 else unit.new_ones(1)
     places = torch.cat([sizes, torch.cat([middle - h, middle, middle + h]) * reach.to(unit)]) * unit[:, None]
     if isinstance(line, Line):
-        gains, slope = gain_along(line, x, y, places), -slope_along(line, x, y)
+        gains, slope = gain_along(line, x, y, places), 0 - slope_along(line, x, y)  # 0, not −0, when dead
     else:
         gains, slope = gain_curve(model, line, x, y, places), evaluate(model, line, x, y).gain
     before, here, after = gains[:, points:].unflatten(1, (3, -1)).unbind(1)

@@ -7,7 +7,7 @@ import torch
 
 from labkit.depth.jumpboard import direction, draw_features, evaluate, gain_curve, line_curvature, mean_loss
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, block_names, fit, insert_block
-from labkit.depth.starts import gain_along, journey, slope_along, steepest
+from labkit.depth.starts import descend, gain_along, journey, slope_along, steepest
 from labkit.training import SGD
 from tests.depth.conftest import generators, randn
 
@@ -64,7 +64,19 @@ def test_dead_starts_have_no_line(kind, init, activation):
     assert not gain_along(line, x, y, torch.tensor([1.0, 1e3, -1e3], dtype=F64)).any()
     new = insert_block(model, 1, 4, init, activation=activation)
     after = fit(new, x, y, 5, batch=None, optimizer=SGD(1.0), only=block_names(new, 2)).model
+    again = descend(line, x, y, 5, 1.0)
+    assert all(torch.equal(again.params[name], after.params[name]) for name in after.params)
     torch.testing.assert_close(mean_loss(after, x, y), mean_loss(model, x, y), rtol=0, atol=0)
+
+
+@kinds
+def test_descent_from_a_live_start_first_follows_its_line(kind):
+    model, x, y = setting(kind)
+    line = steepest(model, 1, x, y, 4, "zero_in", "tanh")
+    one, many = (descend(line, x, y, steps, 0.05) for steps in (1, 40))
+    for name, value in line.at(0.05).params.items():
+        torch.testing.assert_close(one.params[name], value)
+    assert (mean_loss(many, x, y) < mean_loss(one, x, y)).all()
 
 
 @kinds
