@@ -9,6 +9,7 @@ artist alone when they are called with what it shows already.
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.ticker
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
@@ -50,6 +51,11 @@ STYLE = {
     "figure.constrained_layout.w_pad": 0.12,
     "figure.constrained_layout.wspace": 0.06,
 }
+
+
+def shades(count):
+    """Colors of an ordered family (features, sizes), from dark to light, never as light as the paper."""
+    return [mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 0.85, count))]
 
 
 @contextmanager
@@ -112,6 +118,25 @@ def area(ax, key, x, y, **style):
     return artist
 
 
+def spectrum(ax, key, eigenvalues, edge, bins):
+    """Eigenvalues (any shape) counted in bins (edges,): grey up to the edge of the noise, blue beyond it."""
+    values, ends = numbers(eigenvalues), numbers(bins)
+    for part, inside, color in (("bulk", values <= float(edge), MIST), ("out", values > float(edge), BLUE)):
+        counts = np.histogram(values[inside], ends)[0]
+        area(ax, f"{key} {part}", ends.repeat(2)[1:-1], counts.repeat(2), color=color)
+    top = ax.get_ylim()[1]
+    line(ax, f"{key} edge", [edge, edge], [0, 0.66 * top], linestyle="--", linewidth=1.5)
+    return text(ax, f"{key} word", edge, 0.68 * top, "edge", ha="center", va="bottom")
+
+
+def error_dots(ax, key, x, mean, error, **style):
+    """Measured points with bars of ± one standard error, each (points,), on top of everything, `now` included."""
+    x, mean, error = map(numbers, (x, mean, error))
+    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
+    line(ax, f"{key} bars", np.repeat(x, 3), bars, **{"zorder": 7, **style, "linewidth": 1.4})
+    return dots(ax, f"{key} dots", x, mean, **{"markersize": 5, "zorder": 7, **style})
+
+
 def now(ax, key, x, y):
     """Where the sliders stand: the same yellow dot in every picture."""
     style = {"markersize": 12, "color": YELLOW, "markeredgecolor": INK, "markeredgewidth": 1.6}
@@ -130,6 +155,17 @@ def text(ax, key, x, y, words, **style):
     if style.get("color", artist.get_color()) != artist.get_color():
         artist.set_color(style["color"])
     return artist
+
+
+def corner(ax, key, row, words, color=INK, x=0.98):
+    """Bold words in a row (1 is the highest) of the upper right corner, ending at x of the width.
+
+    Without a key (None) they never move and are part of the background: drawing words takes longer than curves, so
+    the words stand there and only the number after them has a key.
+    """
+    y = 1 - 0.065 * row
+    style = {"color": color, "transform": ax.transAxes, "ha": "right", "va": "center", "weight": "bold", "zorder": 5}
+    return ax.text(x, y, words, **style) if key is None else text(ax, key, x, y, words, **style)
 
 
 def labels(ax, key, x, y, words, apart=0.1, **style):
@@ -211,24 +247,15 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     """
     color = style.pop("color", INK)
     line(ax, f"{key} theory", *curve, color=color, **style)
-    x, mean, error = (np.empty(0),) * 3 if points is None else map(numbers, points)
-    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
-    line(ax, f"{key} bars", np.repeat(x, 3), bars, color=color, linewidth=1.4)
-    return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
-
-
-def key(ax, rows, x=0.98, y=0.95, gap=0.065, **style):
-    """What the curves are, in their colors, one below the other: rows = {words: color}. Never moves: for ``setup``."""
-    style = {"transform": ax.transAxes, "ha": "right" if x > 0.5 else "left", "weight": "bold", "zorder": 5, **style}
-    for row, (words, color) in enumerate(rows.items()):
-        ax.text(x, y - gap * row, words, color=color, **style)
+    points = (np.empty(0),) * 3 if points is None else points
+    return error_dots(ax, key, *points, color=color, markeredgecolor="white", markersize=6, zorder=2)
 
 
 def named_dots(ax, names, mean, error, colors):
     """One dot a name along x, mean ± one standard error, each (names,), with its number beside it."""
     ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
     for i, (m, e, color) in enumerate(zip(numbers(mean), numbers(error), colors, strict=True)):
-        curve_and_dots(ax, f"{names[i]}", ([], []), ([i], [m], [e]), color=color)
+        error_dots(ax, names[i], [i], [m], [e], color=color)
         text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
 
 
@@ -268,6 +295,13 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def log_axis(axis, ticks):
+    """Make an axis logarithmic, labeled at these ticks only."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
 def root_axis(ax, high, ticks):

@@ -50,6 +50,15 @@ def test_root_axis_has_a_zero_and_stretches_what_is_small(ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "0.25", "1"]
 
 
+def test_log_axis_is_labeled_where_it_was_asked_to_be(ax):
+    plots.log_axis(ax.xaxis, (5, 10, 50))
+    ax.set_xlim(5, 50)
+    ax.figure.canvas.draw()
+    place = ax.transAxes.inverted().transform(ax.transData.transform([[x, 0] for x in (5, 5 * 10**0.5, 50)]))[:, 0]
+    assert np.allclose(place, [0, 0.5, 1]) and len(ax.get_xticks(minor=True)) == 0
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["5", "10", "50"]
+
+
 def everything(ax, shift):
     x = torch.linspace(0, 1, 20, dtype=torch.float64)
     plots.line(ax, "line", x, x + shift)
@@ -112,15 +121,31 @@ def test_named_dots_say_their_numbers():
     assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
 
 
-def test_a_key_stands_still_below_each_other():
-    ax = Figure().add_subplot()
-    plots.key(ax, {"theory": plots.BLUE, "measured": plots.GREEN}, x=0.02)
-    assert [(text.get_text(), text.get_color()) for text in ax.texts] == [
-        ("theory", plots.BLUE),
-        ("measured", plots.GREEN),
-    ]
-    assert ax.texts[0].get_position()[1] > ax.texts[1].get_position()[1]
-    assert all(text.get_gid() is None and text.get_ha() == "left" for text in ax.texts)  # background
+def test_error_dots_lie_above_the_current_point(ax):
+    plots.now(ax, "now", 1.0, 2.0)
+    dots = plots.error_dots(ax, "seen", torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([0.5]))
+    (bars,) = (artist for artist in ax.lines if artist.get_gid() == "seen bars")
+    assert dots.get_zorder() == bars.get_zorder() > plots.now(ax, "now", 1.0, 2.0).get_zorder()
+    assert bars.get_ydata()[:2].tolist() == [1.5, 2.5]
+
+
+def test_spectrum_counts_below_and_beyond_the_edge(ax):
+    """Outlines have the counts as heights; what lies outside the bins is left out; a second call moves them."""
+    ax.set_ylim(0, 10)
+    for values, bulk, out in (([0.1, 0.2, 1.4, 1.6, 7.0], (2, 1), (0, 1)), ([1.1, 1.2, 1.3], (0, 3), (0, 0))):
+        plots.spectrum(ax, "C", torch.tensor(values), torch.tensor(1.5), [0, 1, 2])
+        for part, (first, second) in (("bulk", bulk), ("out", out)):
+            (drawn,) = (patch for patch in ax.patches if patch.get_gid() == f"C {part}")
+            assert drawn.get_xy()[1:5].tolist() == [[0, first], [1, first], [1, second], [2, second]]
+    assert len(ax.patches) == 2 and ax.lines[0].get_xdata().tolist() == [1.5, 1.5]
+
+
+def test_shades_fall_in_grey_too():
+    """Ordered families stay ordered without color, and are told apart from white."""
+    for count in (1, 2, 6, 12):
+        rgb = np.array([mpl.colors.to_rgb(color) for color in plots.shades(count)])
+        grey = rgb @ [0.2126, 0.7152, 0.0722]
+        assert (np.diff(grey) > 0).all() and grey.max() < 0.85
 
 
 def test_numbers_takes_tensors_that_carry_a_gradient():
@@ -171,3 +196,12 @@ def test_what_is_shown_already_is_left_alone():
         assert [artist.stale for artist in artists] == expected, change
         for artist in artists:
             artist.stale = False
+
+
+def test_corner_words_without_a_key_are_background():
+    """With a key they are one artist that moves, without one they are drawn once and for all."""
+    ax = Figure().add_subplot()
+    told = plots.corner(ax, None, 1, "size", x=0.8)
+    number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
+    assert told.get_gid() is None and number is again and again.get_text() == "9 %"
+    assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9

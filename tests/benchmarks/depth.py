@@ -1,7 +1,5 @@
 """Students of 16 seeds as one stack against a loop over seeds; what runs behind the sliders: rows for `make bench`."""
 
-import time
-
 import torch
 from torch import nn
 
@@ -9,10 +7,9 @@ from labkit import compute, training
 from labkit.depth import covariance, jumpboard
 from labkit.depth.network import PostNormResNet, fit
 from labkit.depth.task import TEACHER_SEED, TeacherTask
-from tests.calibration import slowness
+from tests.calibration import race, slowness
 
 STEPS, SEEDS = 60, 16
-ROUNDS = 5  # in turns; the least time counts: the rest is what else the computer did
 F32 = torch.float32
 
 
@@ -59,7 +56,7 @@ def stacked():
                 nn.functional.cross_entropy(single(x[net, rows]), y[net, rows]).backward()
                 adam.step()
 
-    together, alone = least(lambda: fit(model, x, y, STEPS), loop)
+    together, alone = race(lambda: fit(model, x, y, STEPS), loop)
     yield f"{SEEDS} students (D = 4, d = 16), {STEPS} steps / loop", together, alone, 3.0
 
 
@@ -77,17 +74,5 @@ def live():
         "gain curve, 20 steps / allowed": (lambda: jumpboard.gain_curve(model, along, x, y, t), 40e-3),
     }
     slow = slowness()  # milliseconds are promised for the reference core
-    for (name, (_, allowed)), spent in zip(ways.items(), least(*(way for way, _ in ways.values())), strict=True):
+    for (name, (_, allowed)), spent in zip(ways.items(), race(*(way for way, _ in ways.values())), strict=True):
         yield name, spent, allowed * slow, 1.0
-
-
-def least(*functions):
-    """The least seconds of each function over `ROUNDS` rounds."""
-    times = []
-    for _ in range(ROUNDS):
-        times.append([])
-        for function in functions:
-            start = time.perf_counter()
-            function()
-            times[-1].append(time.perf_counter() - start)
-    return [min(column) for column in zip(*times, strict=True)]

@@ -1,10 +1,12 @@
 """The experiments: paired, exact in their bookkeeping, and with the verdicts of the theory notes."""
 
+import numpy as np
 import pytest
 import torch
 
 from labkit.depth.jumpboard import mean_loss
 from labkit.depth.study import WAYS, insertion, streams, students
+from tests.verify import depth as verify
 
 SEEDS = range(4)
 
@@ -61,6 +63,12 @@ def test_a_wild_rate_falls_back(task):
     assert found.fell_back.all()
     torch.testing.assert_close(found.risk["insert"], found.risk["jumpboard"])
     torch.testing.assert_close(found.bars[:, 1:], torch.zeros(4, 2), rtol=0, atol=1e-6)
+
+
+def test_on_few_digits_only_the_training_gradient_falls_with_depth():
+    """(iii) of the notes: interpolation, not less to learn; on other digits the gradient rises."""
+    shallow, deep = (verify.digit_signals(np.full(2, depth), np.arange(2)) for depth in (1, 8))
+    assert (deep["train"] < shallow["train"] / 4).all() and (deep["test"] > shallow["test"]).all()
 
 
 def test_a_sample_of_nothing_is_refused(task):

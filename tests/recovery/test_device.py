@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.recovery import hermite, kernel, spectral, teacher, theory
+from labkit.recovery import hermite, kernel, lifted, separation, spectral, teacher, theory
 from labkit.recovery.teacher import HierarchicalTeacher
 from tests.diagonal.test_device import assert_same
 from tests.recovery.test_hermite import randn
@@ -33,6 +33,16 @@ def without_sign(pairs):
 def fit(x, y, **more):
     model = spectral.fit(x, y, 2, n_features=2, **more)
     return model.eigenvalues, model.directions.abs(), model.predict(x), model.features(x).abs(), model.latent(x)
+
+
+def layer_one(x, y, truth):
+    layer = lifted.layer_one(x, y, 2)
+    return layer.moment, layer.eigenvalues, layer.edge, layer.overlaps(truth), layer.noise_edge(truth)
+
+
+def read_out(x, y):
+    model = spectral.read_out(spectral.fit(x, y, 2, n_features=3), x, y, 2)
+    return model.predict(x), model.latent(x)
 
 
 CALLS = {
@@ -62,11 +72,19 @@ CALLS = {
     "eigenpairs": (lambda x, y: without_sign(spectral.eigenpairs(x, y, 2, 2, "dense")), X, Y),
     "eigenpairs matrix-free": (lambda x, y: without_sign(spectral.eigenpairs(x, y, 2, 2, "matrix_free")), X, Y),
     "fit": (fit, X, Y),
+    "read_out": (read_out, X, Y),
     "fit matrix-free": (lambda x, y: fit(x, y, method="matrix_free"), X, Y),
     "overlaps": (spectral.overlaps, V, OTHER),
     "surrogate_error": (spectral.surrogate_error, OTHER, V, A),
+    "layer_one": (layer_one, X, Y, V),
+    "surrogate_labels": (lambda x: lifted.surrogate_labels(x, 1.0, 2, 0.5), X),
+    "surrogate_layer": (lambda x: lifted.surrogate_layer(x, 2, 50.0, 1.0, 0.5)[1], X),
     "polynomial_kernel": (lambda x: kernel.polynomial_kernel(x, x, 2), X[:9]),
     "kernel.fit": (lambda x, y: kernel.fit(x[:50], y[:50], 2, x[50:], y[50:]).predict(x), X, Y),
+    "kernel_error": (lambda n, power: separation.kernel_error(n, 6, power), DELTA, A),
+    "layerwise_error": (lambda n: separation.layerwise_error(n, 4), DELTA),
+    "samples_with_error": (separation.samples_with_error, DELTA, torch.stack([20 / DELTA, 30 / DELTA])),
+    "fit_exponent": (separation.fit_exponent, A, 1 / A, A),
     "samples_to_reach": (lambda n: kernel.samples_to_reach(n, 20 / n), DELTA),
 }
 calls = pytest.mark.parametrize("name", CALLS)
@@ -96,7 +114,15 @@ def sample(**more):
     return x, y, one.directions, one.amplitudes, one.features(x), one.latent(x), one.matrices
 
 
+def by_samples():
+    task = lifted.teacher(6, 1.0, "sphere", compute.generator(0), 2)
+    return lifted.overlaps_by_samples(task, "sphere", (100, 300), compute.generator(1)).round(decimals=4)  # float32
+
+
 MADE = {
+    "overlaps_by_samples": by_samples,
+    "at_infinity": lambda: lifted.at_infinity(lifted.teacher(5, 1.0, "plain", compute.generator(0), 2)),
+    "teacher": lambda: lifted.teacher(5, 1.0, "plain", compute.generator(0), 2).directions,
     "sample": sample,
     "sample on the sphere": lambda: sample(inputs="sphere"),
     "amplitudes": lambda: (theory.amplitudes(1.0, 4), theory.amplitudes(1.0, 4, "noise")),
@@ -109,6 +135,16 @@ MADE = {
     "learned_features": lambda: theory.learned_features(20.0, 1.0, 3),
     "label_quadrature": lambda: theory.label_quadrature(1.0, 3),
     "draw_labels": lambda: theory.draw_labels(1.0, 3, draws=50, noise_std=1.0),
+    "kernel_spectrum": lambda: separation.kernel_spectrum(5, 2),
+    "degree_power": lambda: separation.degree_power(5),
+    "expected_samples": lambda: (
+        separation.expected_samples(5, "kernel"),
+        separation.expected_samples(5, "spectral"),
+    ),
+    "measured_error": lambda: (
+        separation.measured_error(5, 60, "kernel", 0),
+        separation.measured_error(5, 60, "spectral", 0),
+    ),
     "multi_indices": lambda: hermite.multi_indices(3, 2).to(compute.device()),
 }
 made_here = pytest.mark.parametrize("name", MADE)
@@ -128,10 +164,13 @@ def test_what_is_made_has_a_device(name):
     assert_same(result, MADE[name](), rtol=0, atol=0)
 
 
-NUMBERS = {"lift_dim", "tail_variance", "admit_model", "window", "prefers_dense"}  # no tensors in their results
+# No tensors in their results, or made of a table on disk
+NUMBERS = {"lift_dim", "kernel_dim", "tail_variance", "admit_model", "window", "prefers_dense", "needed_by_dim"}
+NUMBERS |= {"count", "revealed"}
+ROOM = [hermite, kernel, lifted, separation, spectral, teacher, theory]
 
 
-@pytest.mark.parametrize("room", [hermite, teacher, theory, spectral, kernel], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", ROOM, ids=lambda room: room.__name__)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
     called = {name.split()[0].removeprefix("kernel.") for name in CALLS | MADE} | NUMBERS

@@ -11,6 +11,7 @@ import torch
 
 from labkit import compute, sweep
 from labkit.recovery import kernel, spectral, theory
+from labkit.recovery.separation import measured_error
 from labkit.recovery.teacher import HierarchicalTeacher
 from labkit.spectra import top_eigenpairs
 from tests.verify.claim import Claim
@@ -69,21 +70,6 @@ def overlap_at_threshold(dim, samples_per_dim, seed):
     x, y = teacher.sample(round(dim * samples_per_dim), compute.generator(10_000 + seed), F32)
     _, vector = top_eigenpairs(spectral.moment_matrix(x, spectral.clip_labels(y), 1), 1)
     return spectral.overlaps(vector, teacher.directions)[0][0]
-
-
-def depth_errors(dim, n, method, seed):
-    """Test error / Var of two features on the sphere: both methods see the same task and the same samples."""
-    generator = compute.generator(seed)
-    teacher = HierarchicalTeacher(dim, 2, 2, 1.0, "id", 0.0, generator, inputs="sphere")
-    val, test = teacher.sample_inputs(2000, generator), teacher.sample_inputs(20_000, generator)
-    x, y = teacher.sample(n, generator)
-    if method == "spectral":
-        model = spectral.fit(x, y, 2, n_features=2, readout_degree=1)
-    else:
-        model = kernel.fit(x, y, 2, val, teacher.target(val))
-        test = test[:4000]
-    truth = teacher.target(test)
-    return ((model.predict(test) - truth) ** 2).mean() / truth.var()
 
 
 def slope(x, y):
@@ -145,7 +131,7 @@ def depth_claims():
         note = DEPTH[dim][method == "kernel"]
         sizes = [round(note * factor) for factor in factors[method]]
         grid = {"dim": [dim], "n": sizes, "method": [method]}
-        table = sweep.run(depth_errors, grid, seeds[method], progress=False).mean("value", by="n")
+        table = sweep.run(measured_error, grid, seeds[method], progress=False).mean("value", by="n")
         sizes, mean = (torch.tensor(np.asarray(v, float)) for v in (table["n"], table["mean"]))
         needed[method, dim] = float(kernel.samples_to_reach(sizes, mean))
         # what the scatter of the error means for ln n, by the slope of the curve
