@@ -38,6 +38,7 @@ from labkit.depth.jumpboard import (
     temperature_gain,
 )
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit
+from labkit.depth.study import students
 from labkit.training import SGD
 from tests.depth.conftest import generators, randn
 
@@ -491,6 +492,19 @@ def test_margins_are_losses_of_four_models(task):
     for way, model in changed.items():
         torch.testing.assert_close(found[way], before - mean_loss(model, *judged))
     assert all((found["temperature"] > found[way]).all() for way in ("gradient", "ridge"))
+
+
+def test_a_block_beats_the_controls_where_the_old_network_is_good(task, sample):
+    """Lesson 11: ridge > old weights > temperature on 4000 samples; temperature above all on 500, overfitted."""
+    chosen = task.sample(16_000, compute.generator(101))
+    good, tired = (
+        margins(students(task, n, steps, range(3)).model.to(dtype=F64), 1, chosen, sample)
+        for n, steps in ((4000, 250), (500, 400))
+    )
+    assert good["ridge"].mean() > 1.5 * good["old weights"].mean() > 3 * good["temperature"].mean() > 0
+    assert good["gradient"].mean() < good["old weights"].mean()
+    assert all((tired["temperature"] > 2 * tired[way]).all() for way in ("old weights", "gradient", "ridge"))
+    assert (tired["ridge"] > 10 * good["ridge"]).all()  # large, and no evidence
 
 
 def test_an_honest_network_needs_no_other_temperature(task):
