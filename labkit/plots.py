@@ -75,13 +75,17 @@ def numbers(values):
 # --- keyed artists: made once, moved ever after -------------------------------------------------------
 
 
-def _find(ax, key):
-    return next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+def _find(ax, key, kind=mpl.artist.Artist):
+    """The artist with this key, or None; a key is one artist's, so another kind under it is the author's mistake."""
+    artist = next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+    if artist is not None and not isinstance(artist, kind):
+        raise ValueError(f"the key {key!r} is that of a {type(artist).__name__} in these axes: choose another")
+    return artist
 
 
 def line(ax, key, x, y, **style):
     """A curve; x and y of shape (points,)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.lines.Line2D)
     if artist is None:
         (artist,) = ax.plot([], [], gid=key, **{"color": INK, **style})
     x, y = numbers(x), numbers(y)
@@ -92,7 +96,7 @@ def line(ax, key, x, y, **style):
 
 def lines(ax, key, x, ys, **style):
     """Many curves over one x (points,): ys (curves, points). ``colors=`` may be one color or one a curve."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, LineCollection)
     if artist is None:
         artist = LineCollection([], gid=key, **{"colors": MIST, "linewidths": 1.2, **style})
         ax.add_collection(artist, autolim=False)
@@ -110,7 +114,7 @@ def area(ax, key, x, y, **style):
     """What lies between a curve and zero; x and y of shape (points,)."""
     x, y = numbers(x), numbers(y)
     corners = np.stack([np.concatenate([x[:1], x, x[-1:]]), np.concatenate([[0], y, [0]])], axis=-1)
-    artist = _find(ax, key)
+    artist = _find(ax, key, Polygon)
     if artist is None:
         return ax.add_patch(Polygon(corners, gid=key, **{"color": MIST, "linewidth": 0, **style}))
     if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
@@ -146,7 +150,7 @@ def now(ax, key, x, y):
 
 def text(ax, key, x, y, words, **style):
     """Words at data coordinates (pass ``transform=ax.transAxes`` for axes fractions)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.text.Text)
     if artist is None:
         artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 5, "clip_on": False, **style})
     if artist.get_position() != (float(x), float(y)):
@@ -168,6 +172,45 @@ def corner(ax, key, row, words, color=INK, x=0.98):
     return ax.text(x, y, words, **style) if key is None else text(ax, key, x, y, words, **style)
 
 
+def named_lines(ax, key, x, ys, words, heights, colors, **style):
+    """Rising curves over one x, ys (curves, points), each with its word where it reaches its height, if it does.
+
+    There may be fewer curves than words: the other words wait. One color a curve.
+    """
+    x, ys = numbers(x), numbers(ys)
+    lines(ax, key, x, ys, colors=colors, **{"linewidths": 2, **style})
+    look = {"ha": "center", "va": "center", "weight": "bold", "bbox": {"fc": "w", "lw": 0, "pad": 1}}
+    for i, (word, height, color) in enumerate(zip(words, heights, colors, strict=True)):
+        there = i < len(ys) and ys[i, -1] > height
+        place = x[np.argmax(ys[i] > height)] if there else x[0]
+        text(ax, f"{key} {i}", place, height, word if there else "", color=color, **look)
+
+
+def in_band(ax, key, x, upper, lower, words, least=1.5, **style):
+    """Words where the band between two curves is widest on a log axis y, turned with the upper one; x, upper, lower
+    (points,). No words where upper/lower is nowhere ``least``, or off the axes; not in the outer fifths of x.
+    """
+    x, upper, lower = numbers(x), numbers(upper), numbers(lower).clip(ax.get_ylim()[0])
+    fifth = len(x) // 5
+    i = fifth + int(np.argmax((upper / lower)[fifth : len(x) - fifth]))
+    artist = text(ax, key, x[i], np.sqrt(upper[i] * lower[i]), words if upper[i] > least * lower[i] else "", **style)
+    artist.set(ha="center", va="center", rotation_mode="anchor")
+    (left, low), (right, high) = ax.transData.transform([(x[j], upper[j]) for j in (i - fifth // 4, i + fifth // 4)])
+    artist.set_rotation(float(np.degrees(np.arctan2(high - low, right - left))))
+    return artist
+
+
+def stacked(ax, key, x, total, lower, words):
+    """A falling curve on a log axis y, and below it two areas: ``lower`` and what is left; words for (rest, lower)."""
+    area(ax, f"{key} rest", x, total, color="#b3e2d5")
+    area(ax, f"{key} lower", x, numbers(lower).clip(1e-12), color="#f0d3e2")
+    in_band(ax, f"{key} rest word", x, total, lower, words[0], color="#00674e", weight="bold")
+    start, height = len(x) // 30, ax.get_ylim()[0] ** 0.8 * numbers(total)[0] ** 0.2
+    there = numbers(lower)[len(x) // 3] > 2 * height  # the words are not longer than that
+    text(ax, f"{key} lower word", numbers(x)[start], height, words[1] if there else "", color="#9b3d73", weight="bold")
+    return line(ax, key, x, total)
+
+
 def labels(ax, key, x, y, words, apart=0.1, **style):
     """A word beside each point (points,), below to the right, or above to the left where the axes end.
 
@@ -186,7 +229,7 @@ def labels(ax, key, x, y, words, apart=0.1, **style):
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.image.AxesImage)
     if artist is None:
         limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}  # imshow would change them
         artist = ax.imshow(pixels, origin="lower", aspect=ax.get_aspect(), extent=extent, gid=key, zorder=0)

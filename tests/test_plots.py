@@ -205,3 +205,59 @@ def test_corner_words_without_a_key_are_background():
     number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
     assert told.get_gid() is None and number is again and again.get_text() == "9 %"
     assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9
+
+
+# ---- cascades
+
+
+def rising(count=3):
+    x = np.logspace(0, 3, 301)
+    return x, np.clip(1 - np.array([1.0, 10.0, 100.0])[:count, None] / x, 0, None)
+
+
+def test_named_lines_carry_their_word_where_they_reach_its_height(ax):
+    ax.set(xscale="log", xlim=(1, 1000), ylim=(0, 1))
+    words, heights, colors = ("a", "b", "c", "d"), (0.5, 0.5, 0.95, 0.5), ("r", "g", "b", "k")
+    plots.named_lines(ax, "step", *rising(), words, heights, colors)
+    there = {artist.get_text(): artist.get_position() for artist in ax.texts}
+    assert set(there) == {"a", "b", ""}  # c never reaches .95, and there is no fourth curve
+    assert there["a"] == (pytest.approx(2, rel=0.03), 0.5) and there["b"] == (pytest.approx(20, rel=0.03), 0.5)
+    plots.named_lines(ax, "step", *rising(1), words, heights, colors)  # fewer curves: words go, no artist is made
+    assert sorted(artist.get_text() for artist in ax.texts) == ["", "", "", "a"]
+
+
+def test_words_in_a_band_are_where_it_is_widest_and_turned_with_it(ax):
+    x = np.logspace(0, 4, 201)
+    ax.set(xscale="log", yscale="log", xlim=(1, 1e4), ylim=(1e-4, 1))
+    upper = x**-0.5
+    lower = upper / (1 + 9 * np.exp(-(np.log(x / 100) ** 2)))
+    artist = plots.in_band(ax, "word", x, upper, lower, "here")
+    assert artist.get_position() == (pytest.approx(100, rel=0.05), pytest.approx(0.1 / 10**0.5, rel=0.05))
+    (x0, y0), (x1, y1) = ax.transData.transform([(10, 10**-0.5), (1000, 1000**-0.5)])
+    assert artist.get_rotation() % 360 == pytest.approx(np.degrees(np.arctan2(y1 - y0, x1 - x0)) % 360, abs=0.5)
+    assert plots.in_band(ax, "word", x, upper, upper / 1.2, "here") is artist and artist.get_text() == ""
+
+
+def test_stacked_fills_below_the_curve_and_names_what_there_is_room_for(ax):
+    x = np.logspace(0, 4, 201)
+    ax.set(xscale="log", yscale="log", xlim=(1, 1e4), ylim=(1e-4, 1))
+    curve = plots.stacked(ax, "mse", x, x**-0.5, 0.1 * x**-0.5, ("rest", "lower"))
+    assert np.array_equal(curve.get_ydata(), x**-0.5) and len(ax.patches) == 2
+    assert [artist.get_text() for artist in ax.texts] == ["rest", "lower"]
+    plots.stacked(ax, "mse", x, x**-0.5, 0 * x, ("rest", "lower"))
+    assert [artist.get_text() for artist in ax.texts] == ["rest", ""] and len(ax.patches) == 2
+
+
+def test_a_key_names_one_artist():
+    """Two kinds of artist under one key: the author hears it at once, and not as an error of matplotlib."""
+    ax = Figure().add_subplot()
+    plots.line(ax, "slope", [0, 1], [0, 1])
+    for other in (
+        lambda: plots.text(ax, "slope", 0, 0, "word"),
+        lambda: plots.corner(ax, "slope", 1, "word"),
+        lambda: plots.area(ax, "slope", [0, 1], [0, 1]),
+        lambda: plots.lines(ax, "slope", [0, 1], [[0, 1]]),
+        lambda: plots.image(ax, "slope", np.zeros((2, 2, 3)), (0, 1, 0, 1)),
+    ):
+        with pytest.raises(ValueError, match="the key 'slope' is that of a Line2D in these axes"):
+            other()

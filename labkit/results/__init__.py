@@ -26,6 +26,7 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "recovery_by_scale": "labkit.results.recovery_by_scale:recipe",
     "lift_recovery": "labkit.results.lift_recovery:recipe",
     "depth_advantage": "labkit.results.depth_advantage:recipe",
+    "scaling_law": "labkit.results.scaling_law:recipe",
 }
 
 

@@ -11,10 +11,11 @@ from labkit import results, sweep
 from labkit.compute import PROFILES, use_profile
 from labkit.recovery import separation, theory
 from labkit.recovery.hermite import lift_dim
-from labkit.results import FOLDER, RECIPES, load, recipe, remake, shipped
+from labkit.results import FOLDER, RECIPES, load, recipe, remake, scaling_law, shipped
 from labkit.results.depth_advantage import LARGE
 from labkit.results.recovery_by_scale import DIM, recovery
 from tests.test_sweep import assert_same
+from tests.verify import recovery as verify
 
 LIMIT = 3e6  # bytes, of all shipped grids together
 
@@ -139,6 +140,21 @@ def test_recovery_is_the_same_on_every_device(device, monkeypatch):
     expected = recovery(*arguments)["error"]
     monkeypatch.setattr("labkit.compute.device", lambda: device.place)
     torch.testing.assert_close(device.back(recovery(*arguments))["error"], expected)
+
+
+def test_slopes_are_those_of_theory_in_the_same_window():
+    """Exact to .01 of the theory notes (see `make verify`), simulation to .03 of exact and nearer."""
+    for (gamma, noise_std), (noted, _) in verify.SLOPES.items():
+        found = scaling_law.compare(gamma, noise_std)
+        asymptotic, simple, _, exact, simulation = found.slopes
+        assert exact == pytest.approx(noted, abs=0.01) and simulation == pytest.approx(exact, abs=0.03)
+        assert abs(simulation - exact) <= 0.01  # as lesson 09 says
+        assert asymptotic == -1 + 0.5 / gamma < simple  # the simple law comes from above
+        if noise_std:
+            assert abs(simulation - asymptotic) <= 0.015
+        else:  # steeper than the law, and seen to be
+            assert 0.025 <= asymptotic - simulation <= 0.105 and asymptotic - simulation > 3 * found.slope_se
+        assert (np.abs(found.error / np.interp(found.sizes, *found.curve) - 1) <= 0.04).all()
 
 
 def test_recovery_at_a_given_n_improves_as_c_falls():
