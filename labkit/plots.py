@@ -294,6 +294,14 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     return error_dots(ax, key, *points, color=color, markeredgecolor="white", markersize=6, zorder=2)
 
 
+def named_dots(ax, names, mean, error, colors):
+    """One dot a name along x, mean ± one standard error, each (names,), with its number beside it."""
+    ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+    for i, (m, e, color) in enumerate(zip(numbers(mean), numbers(error), colors, strict=True)):
+        error_dots(ax, names[i], [i], [m], [e], color=color)
+        text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
+
+
 # --- axes ---------------------------------------------------------------------------------------------
 
 

@@ -112,6 +112,15 @@ def test_error_bars_span_one_standard_error(ax):
     assert len(plots._find(ax, "k dots").get_xdata()) == 0
 
 
+def test_named_dots_say_their_numbers():
+    ax = Figure().add_subplot()
+    for shift in (1, -2):
+        plots.named_dots(ax, ["one step", "b"], torch.tensor([0.5, 0.25]) * shift, [0.1, 0.0], [plots.RED, plots.BLUE])
+    assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
+    assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
+
+
 def test_error_dots_lie_above_the_current_point(ax):
     plots.now(ax, "now", 1.0, 2.0)
     dots = plots.error_dots(ax, "seen", torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([0.5]))
