@@ -198,6 +198,19 @@ def test_what_is_shown_already_is_left_alone():
             artist.stale = False
 
 
+def test_close_arrows_share_the_word_of_the_first():
+    ax = Figure().add_subplot(xlim=(0, 4), ylim=(0, 1))
+
+    def told(x, shown):
+        plots.arrows(ax, "k", x, 0.5, ["1", "2", "3", "4"], ["k", "r", "g", "b"], shown, apart=0.5)
+        return [artist.get_text() for artist in ax.texts]
+
+    assert told([3.0, 2.0, 1.8, 1.4], [True] * 4) == ["1\n▼", "2…\n▼", "▼", "▼"]
+    assert told([3.0, 2.0, 1.8, 1.8], [True, True, False, False]) == ["1\n▼", "2\n▼", "", ""]
+    assert told([2.0] * 4, [True] * 4) == ["1…\n▼", "▼", "▼", "▼"]
+    assert [artist.get_position() for artist in ax.texts] == [(2.0, 0.5)] * 4  # moved, not made anew
+
+
 def test_corner_words_without_a_key_are_background():
     """With a key they are one artist that moves, without one they are drawn once and for all."""
     ax = Figure().add_subplot()
