@@ -97,7 +97,11 @@ RIGHT = {
         lambda dim, degree: (separation.lift_dim(dim, degree), separation.kernel_dim(dim, degree)),
         lambda dim, degree: torch.tensor(counted()(dim, degree)),
     ],
-    "10.3": [by_polyfit(), separation.fit_exponent],
+    "10.3": [
+        by_polyfit(),
+        separation.fit_exponent,
+        lambda *a: separation.fit_exponent(*(it.float() for it in a)),
+    ],
     "10.4": [by_search(), lambda level: torch.tensor(by_search()(level))],
 }  # fmt: skip
 
@@ -181,6 +185,8 @@ WRONG = {
         ("still needs more samples", 0, lambda level: 5),
         ("has been ahead for a while", 0, lambda level: 90),
         ("must be a whole number", 0, lambda level: 9.5),
+        ("from 3 on, got nan", 0, lambda level: math.nan),
+        ("from 3 on, got inf", 0, lambda level: math.inf),
         ("from 3 on, got 1e+06", 0, lambda level: 1e6),
         ("expected ()", 0, lambda level: [10, 24]),
     ],
