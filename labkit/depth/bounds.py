@@ -130,7 +130,7 @@ def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
         else:
             require_range(0, math.inf, **{name: value})
     blocks, fewest = int(c["depth"].amax()), int(c["depth"].amin())
-    for name in PER_BLOCK & c.keys():
+    for name in (name for name in list(c) if name in PER_BLOCK):
         c[name] = c[name] if c[name].dim() else c[name][None]
         if c[name].shape[-1] not in {1, blocks} or (fewest < blocks and c[name].shape[-1] != 1):
             need = "1, because depth varies" if fewest < blocks else f"1 or depth = {blocks}"
@@ -228,7 +228,7 @@ def collapse(net: NormClass) -> str:
     *where, block = index
     what = "input_rms = 0: W_in x may vanish"
     if block:
-        what = f"block {block} has s_1*s_2 = {chain.size[*where, block - 1]:.4g} >= 1 and may cancel its input"
+        what = f"block {block} has s_1*s_2 = {chain.size[*where, block - 1].item():.4g} >= 1 and may cancel its input"
     limit = "only eps" if chain.scale[tuple(index)] > 0 else "eps = 0 and nothing"
     infinite = "" if chain.scale[tuple(index)] > 0 else ", the bounds are infinite"
     return f"{f'element {where}: ' if where else ''}{what}: {limit} bounds its Lipschitz constant{infinite}"
