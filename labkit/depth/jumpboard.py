@@ -1,0 +1,618 @@
+"""The jumpboard: the first-order gain of a block h(z) = V φ(z), φ = σ(W_1 z), inserted into a trained network.
+
+With g = ∇_z ℓ(f_top(z), y) at z = f_bot(x) the loss along V starts with slope
+
+    d/dt L(tV) = E⟨g, Vφ⟩ = ⟨M, V⟩ = −G(V),   M = E[gφᵀ],   and bends at most by β·S(V), S(V) = E‖Vφ‖², Φ = E[φφᵀ],
+
+so that it gains at least tG − βSt²/2: G²/(2βS) at t = G/(βS). Among all V, G²/S is largest for V = −MΦ⁻¹, where it
+is tr(MΦ⁻¹Mᵀ) = E‖Π_φ g‖², what the features predict of g (the ridge direction); −M is steepest per ‖V‖ only.
+From the sample that trains the jumpboard V, M and the gain all look too good: judge on other samples.
+
+On images a sum over positions p stands inside every expectation: ⟨g, Vφ⟩ = Σ_p ⟨g_p, Vφ_p⟩, with φ_p from the
+3 × 3 patch around p and the same V at all p. The existence of a descent direction at a start that leaves the function
+as it is, and its two jumpboards, are from arXiv 2605.08297; formulas and constants are derived here.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from labkit import training
+from labkit.depth.network import ACTIVATIONS, FIRST_SEED, Block, PostNormResNet, require_activation, with_block
+from labkit.training import he
+from labkit.validate import as_tensors, refuse, require_finite, require_positive, require_range, require_whole
+
+KINDS = ("ridge", "gradient")
+RIDGE = 1e-2  # λ, in units of the mean square of a feature
+ARMIJO = 0.1  # of the slope's promise that a step must keep
+HALVINGS = 16
+BISECTIONS = 32
+CACHED = 2**16  # numbers of a layer that a core keeps close: steps of a gain curve go through in such parts
+SECOND_DIFFERENCE = 2e-2  # h of a curvature, in units of the step: with ReLU only finite differences see the kinks
+
+
+# ---- Losses, one number a sample --------------------------------------------------------------------------------
+
+
+def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
+    """ℓ per sample: "ce", −ln p_y in nats, or "prob", 1 − p_y in [0, 1] (what Hoeffding's inequality needs).
+
+    logits (net, n, class), y int64 (n,) or (net, n) → (net, n). Raises ValueError for what does not fit.
+
+    >>> sample_losses(torch.zeros(1, 2, 4), torch.tensor([0, 3]), "prob")
+    tensor([[0.7500, 0.7500]])
+    """
+    if loss not in ("ce", "prob"):
+        raise ValueError(f"loss must be one of ce, prob, got {loss!r}")
+    y = _classes(logits, y)
+    classes_first = logits.mT.contiguous()  # (net, class, n): a softmax over a short last axis is five times slower
+    if loss == "ce":
+        return functional.cross_entropy(classes_first, y, reduction="none")
+    return 1 - torch.softmax(classes_first, 1).gather(1, y[:, None])[:, 0]
+
+
+def mean_loss(model: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
+    """L_S of each net on the sample: (net,)."""
+    with torch.no_grad():
+        return sample_losses(model(x), y, loss).mean(1)
+
+
+# ---- Activation gradients, features, moments --------------------------------------------------------------------
+
+
+def activation_gradient(model: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
+    """g = ∇_z ℓ(f_top(z), y) at z = f_bot(x) after ``layer``, one a sample: (net, n, width).
+
+    For images (net, n, height, width, channels). The *sum* of the losses is differentiated: the mean would divide
+    each gradient by n. x (n, ...) shared by the nets or (net, n, ...), y (n,) or (net, n).
+    Raises ValueError for a layer that is not there, an empty sample and labels that do not fit.
+
+    >>> model = PostNormResNet(3, 8, 2, 8, 2)
+    >>> g = activation_gradient(model, 1, torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0]))
+    >>> g.shape, bool((g * model.bottom(torch.eye(3).double(), 1)).sum(-1).abs().max() < 1e-4)  # Euler: ⟨g, z⟩ = 0
+    (torch.Size([1, 3, 8]), True)
+    """
+    return _look(model, layer, x, y, loss)[1]
+
+
+def draw_features(model: PostNormResNet, hidden: int, generators: Sequence[torch.Generator] | None = None) -> Tensor:
+    """W_1 (net, hidden, width) ~ N(0, 2/width) of a new block, for images (net, hidden, channels, 3, 3).
+
+    By default from the seeds that ``insert_block`` takes: the first rows are those of a narrower block.
+
+    >>> draw_features(PostNormResNet(3, 8, 2, 8, 2), hidden=5).shape
+    torch.Size([1, 5, 8])
+    """
+    require_whole(1, hidden=hidden)
+    if generators is None:
+        generators = training.generators(range(FIRST_SEED, FIRST_SEED + model.n_nets))
+    if len(generators) != model.n_nets:
+        raise ValueError(f"generators must be {model.n_nets}, one a net, got {len(generators)}")
+    like = model.params["out"]
+    return he((hidden, model.width, *model._kernel), generators, device=like.device, dtype=like.dtype)
+
+
+def features(model: PostNormResNet, z: Tensor, w1: Tensor, activation: str = "relu") -> Tensor:
+    """φ = σ(W_1 z) of a layer z (net, n, ..., width), w1 as `draw_features` gives it → (net, n, ..., hidden)."""
+    require_activation(activation)
+    if w1.dim() != 3 + len(model._kernel) or w1.shape[0] != model.n_nets or w1.shape[2] != model.width:
+        wanted = ", ".join(map(str, (model.n_nets, "hidden", model.width, *model._kernel)))
+        raise ValueError(f"w1 must be ({wanted}), got {tuple(w1.shape)}")
+    return ACTIVATIONS[activation](model._outside(model._map(model._inside(z), w1)))
+
+
+class Moments(NamedTuple):
+    """M = mean gφᵀ (net, d, m) and Φ = mean φφᵀ (net, m, m) over a sample, positions summed; E‖g‖² (net,)."""
+
+    cross: Tensor
+    second: Tensor
+    energy: Tensor
+
+
+def moments(g: Tensor, phi: Tensor) -> Moments:
+    """Of activation gradients g (net, n, ..., d) and features phi (net, n, ..., m) of the same samples."""
+    _require_pair(g, phi)
+    n = g.shape[1]
+    flat_g, flat_phi = g.flatten(1, -2), phi.flatten(1, -2)  # (net, n·position, ·)
+    return Moments(flat_g.mT @ flat_phi / n, flat_phi.mT @ flat_phi / n, flat_g.square().sum((1, 2)) / n)
+
+
+def explained_energy(moments: Moments, ridge: float = 0.0) -> Tensor:
+    """tr(MΦ⁻¹Mᵀ) = E‖Π_φ g‖² (net,): the largest G²/S, of the sample behind the moments; ridge as in `direction`.
+
+    Non-decreasing in the number of features, up to E‖E[g|z]‖². In sample it counts noise as well (at least m of n
+    directions of it): `evaluate` on other samples does not.
+
+    >>> cross, second = torch.tensor([[[2.0, 0.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]])
+    >>> explained_energy(Moments(cross, second, torch.ones(1)))
+    tensor([1.])
+    """
+    solved = _ridge(moments, ridge)
+    return (solved * moments.cross).sum((1, 2))
+
+
+# ---- Directions -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """A block h = t·V σ(W_1 z) after ``layer``, up to the step t, and what it promises on the sample that chose it.
+
+    Fields
+        layer, activation: where, and σ
+        w1, v: W_1 (net, m, d), with (…, 3, 3) for images; V (net, d, m)
+        gain: G = −⟨M, V⟩ (net,), ≥ 0: minus the slope of the loss at t = 0
+        energy: S = E‖Vφ‖² (net,)
+        loss: whose gradient it is
+    """
+
+    layer: int
+    activation: str
+    w1: Tensor
+    v: Tensor
+    gain: Tensor
+    energy: Tensor
+    loss: str = "ce"
+
+
+def direction(
+    model: PostNormResNet,
+    layer: int,
+    x: Tensor,
+    y: Tensor,
+    w1: Tensor | int = 64,
+    kind: str = "ridge",
+    ridge: float = RIDGE,
+    activation: str = "relu",
+    loss: str = "ce",
+) -> Direction:
+    """The direction V of the output weights of a new block after ``layer``, from a sample.
+
+    Arguments
+        x, y: the sample: of a population, or the training set; x (n, ...) or (net, n, ...)
+        w1: W_1 as `draw_features` gives it, or the number m of features, then drawn by it
+        kind: "ridge", V = −M(Φ + λI)⁻¹; "gradient", V = −M, what gradient descent on W_2 does first
+        ridge: λ ≥ 0 in units of the mean of Φ's diagonal; with 0, Φ must be invertible
+        activation, loss: σ of the block, "ce" or "prob"
+
+    Returns a `Direction`. Where M = 0, V is zero: no first-order descent. Raises ValueError for what does not fit.
+
+    >>> model, x = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64)
+    >>> found = direction(model, 1, x, torch.tensor([0, 1, 0]), w1=2)
+    >>> found.v.shape, bool(found.gain > 0)
+    (torch.Size([1, 8, 2]), True)
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    w1 = w1 if isinstance(w1, Tensor) else draw_features(model, w1)
+    z, g = _look(model, layer, x, y, loss)
+    found = moments(g, features(model, z, w1, activation))
+    v = -(found.cross if kind == "gradient" else _ridge(found, ridge))
+    gain = -(found.cross * v).sum((1, 2))
+    return Direction(layer, activation, w1, v, gain, _energy(v, found.second), loss)
+
+
+def slope(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Tensor:
+    """d/dt L(tV) at t = 0 on a sample: mean ⟨g, Vφ⟩ = −G (net,).
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> bool((slope(model, found, x, y) + found.gain).abs() < 1e-12)  # on the sample that chose V
+    True
+    """
+    return scores(model, direction, x, y).mean(1)
+
+
+def scores(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Tensor:
+    """s_i = ⟨g_i, Vφ_i⟩ of each sample, (net, n): mean −G; what ``covariance.samples_to_see`` takes."""
+    z, g = _look(model, direction.layer, x, y, direction.loss)
+    return (g * _move(model, direction, z)).flatten(2).sum(2)
+
+
+class Evaluation(NamedTuple):
+    """A direction on a sample that did not choose it: G, S and E⟨g, Vφ⟩² (net,)."""
+
+    gain: Tensor
+    energy: Tensor
+    square: Tensor
+
+    @property
+    def explained(self) -> Tensor:
+        """G·|G|/S: out-of-sample E‖Π g‖² along V, negative where V points up. 0 for V = 0."""
+        return self.gain * self.gain.abs() / torch.where(self.energy > 0, self.energy, 1)
+
+
+def evaluate(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Evaluation:
+    """G and S of a direction on another sample than the one that chose it."""
+    z, g = _look(model, direction.layer, x, y, direction.loss)
+    move = _move(model, direction, z)
+    s = (g * move).flatten(2).sum(2)
+    return Evaluation(-s.mean(1), move.square().flatten(2).sum(2).mean(1), s.square().mean(1))
+
+
+# ---- The step ---------------------------------------------------------------------------------------------------
+
+
+def gain_curve(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
+    """L(f_old) − L(f_t) on a sample, at steps t (step,) for all nets or (net, step) → (net, step).
+
+    Differences are taken sample by sample, then averaged. In float32 small steps drown in rounding: use float64 below
+    t = 1e-2. Raises ValueError for another shape of t.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> curve = gain_curve(model, found, x, y, torch.tensor([0.0, 0.01], dtype=torch.float64))
+    >>> curve[0, 0].item(), bool(abs(curve[0, 1] / (0.01 * found.gain) - 1) < 0.1)
+    (0.0, True)
+    """
+    with torch.no_grad():
+        z = model.bottom(x, direction.layer)
+        return _gains(model, direction, z, _move(model, direction, z), y, t)
+
+
+def quadratic_bound(gain: Tensor, curvature: Tensor, t: Tensor) -> Tensor:
+    """tG − t²·curvature/2, the least gain at t where the second derivative along V is at most ``curvature``.
+
+    >>> quadratic_bound(torch.tensor(2.0), torch.tensor(1.0), torch.tensor([1.0, 2.0]))
+    tensor([1.5000, 2.0000])
+    """
+    return t * gain - t**2 * curvature / 2
+
+
+def line_curvature(
+    model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor, t_max: float | Tensor, points: int = 8
+) -> Tensor:
+    """The largest second difference of the loss along V over [0, t_max], at ``points`` places (net,).
+
+    It stands for βS or sup d²L/dt² in `quadratic_bound`. Sampled, so an estimate and not a certificate: a ReLU top has
+    kinks. t_max > 0: a number or (net,). In float64.
+    """
+    require_whole(1, points=points)
+    (t_max,) = as_tensors(t_max=t_max)
+    require_positive(t_max=t_max)
+    like = model.params["out"]
+    h = SECOND_DIFFERENCE
+    middle = torch.linspace(h, 1, points, dtype=like.dtype, device=like.device) if points > 1 else like.new_ones(1)
+    grid = torch.cat([middle - h, middle, middle + h]) * t_max.to(like).reshape(-1, 1)
+    gains = gain_curve(model, direction, x, y, grid.expand(model.n_nets, -1))
+    before, here, after = gains.unflatten(1, (3, -1)).unbind(1)
+    step = (h * t_max.to(like)).reshape(-1, 1)
+    return ((2 * here - before - after) / step**2).amax(1)
+
+
+class Step(NamedTuple):
+    """The step of each net (net,), its gain on the sample that chose it, and whether one was found: else both are 0."""
+
+    t: Tensor
+    gain: Tensor
+    found: Tensor
+
+
+def line_search(
+    model: PostNormResNet,
+    direction: Direction,
+    x: Tensor,
+    y: Tensor,
+    start: float | Tensor | None = None,
+) -> Step:
+    """The largest of start, start/2, start/4, … whose gain is at least `ARMIJO`·t·G (Armijo's rule).
+
+    start: number or (net,) > 0; by default G/curvature, the curvature at t = 0. All halvings are tried at once.
+    Where none of the `HALVINGS` gains, a warning says for which nets, and their step is 0.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> step = line_search(model, direction(model, 1, x, y, w1=2), x, y)
+    >>> bool(step.found), bool(step.gain > 0)
+    (True, True)
+    """
+    with torch.no_grad():
+        z = model.bottom(x, direction.layer)
+        move = _move(model, direction, z)
+        promised = -slope(model, direction, x, y)
+        if start is None:
+            start = _first_step(model, direction, z, move, y, promised)
+        else:
+            (start,) = as_tensors(start=start)
+            require_positive(start=start)
+            start = start.to(z).expand(model.n_nets)
+        t = start[:, None] * 0.5 ** torch.arange(HALVINGS, dtype=z.dtype, device=z.device)
+        gains = _gains(model, direction, z, move, y, t)
+    good = (gains >= ARMIJO * t * promised[:, None]) & (gains > 0)
+    found, first = good.any(1), good.to(torch.uint8).argmax(1, keepdim=True)
+    _say_so(found, "along this direction")
+    zero = torch.zeros_like(start)
+    return Step(
+        torch.where(found, t.gather(1, first)[:, 0], zero),
+        torch.where(found, gains.gather(1, first)[:, 0], zero),
+        found,
+    )
+
+
+def insert_direction(model: PostNormResNet, direction: Direction, t: float | Tensor = 1.0) -> PostNormResNet:
+    """The model with the block h = t·V σ(W_1 z), t a number or (net,): the near-identity model at step t.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> torch.equal(insert_direction(model, found, 0.0)(x), model(x))
+    True
+    """
+    (t,) = as_tensors(t=t)
+    require_finite(t=t)
+    w2 = t.to(direction.v).reshape(-1, 1, 1) * direction.v  # (net, d, m)
+    kernel = model._kernel
+    if kernel:  # V acts on each position: it is the middle of the second convolution
+        grown = w2.new_zeros(*w2.shape, *kernel)
+        grown[..., kernel[0] // 2, kernel[1] // 2] = w2
+        w2 = grown
+    block = Block(w2.shape[2], direction.activation, normed=False)
+    return with_block(model, direction.layer, {"w1": direction.w1, "w2": w2}, block)
+
+
+class Jumpboard(NamedTuple):
+    """The near-identity model, with its direction and its step."""
+
+    model: PostNormResNet
+    direction: Direction
+    step: Step
+
+
+def jumpboard(
+    model: PostNormResNet,
+    layer: int,
+    x: Tensor,
+    y: Tensor,
+    w1: Tensor | int = 64,
+    kind: str = "ridge",
+    ridge: float = RIDGE,
+    activation: str = "relu",
+    loss: str = "ce",
+) -> Jumpboard:
+    """Direction, line search and insertion from one sample; arguments as for `direction`.
+
+    The *training-set* jumpboard takes the sample that trains, the *population* jumpboard one so large that it stands
+    for the population. Neither's gain on its own sample says what it is worth: measure it on another.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> board = jumpboard(model, 1, x, y, w1=2)
+    >>> bool((mean_loss(model, x, y) - mean_loss(board.model, x, y) - board.step.gain).abs() < 1e-12)
+    True
+    """
+    found = direction(model, layer, x, y, w1, kind, ridge, activation, loss)
+    step = line_search(model, found, x, y)
+    return Jumpboard(insert_direction(model, found, step.t), found, step)
+
+
+# ---- The signal -------------------------------------------------------------------------------------------------
+
+
+class Signal(NamedTuple):
+    """‖M‖_F² from n samples (net,): biased upwards, without bias (may be negative), and the difference of the two."""
+
+    raw: Tensor
+    debiased: Tensor
+    floor: Tensor
+
+
+def debiased_signal(g: Tensor, phi: Tensor) -> Signal:
+    """‖E gφᵀ‖_F² from fresh samples g (net, n, ..., d), phi (net, n, ..., m).
+
+    E‖M̂‖² = ‖M‖² + (E‖gφᵀ‖² − ‖M‖²)/n; the mean of ⟨M_i, M_j⟩ over pairs i ≠ j, M_i = Σ_p g_p φ_pᵀ, has no bias. This
+    is for samples that the network has not seen: on those that trained it fitting suppresses M̂ instead.
+    Raises ValueError for n < 2 and for shapes that do not fit.
+
+    >>> ones = torch.ones(1, 2, 1)
+    >>> debiased_signal(torch.tensor([[[1.0], [-1.0]]]), ones)
+    Signal(raw=tensor([0.]), debiased=tensor([-1.]), floor=tensor([1.]))
+    """
+    _require_pair(g, phi)
+    n = g.shape[1]
+    if n < 2:
+        raise ValueError(f"g must hold at least 2 samples, got {n}")
+    flat_g, flat_phi = g.flatten(1, -2), phi.flatten(1, -2)
+    raw = (flat_g.mT @ flat_phi / n).square().sum((1, 2))
+    if g.dim() == 3:
+        own = g.square().sum(-1) * phi.square().sum(-1)
+    else:  # ‖Σ_p g_p φ_pᵀ‖² by the Gram matrices of the positions
+        g, phi = g.flatten(2, -2), phi.flatten(2, -2)
+        own = ((g @ g.mT) * (phi @ phi.mT)).sum((-2, -1))
+    debiased = (n * raw - own.mean(1)) / (n - 1)
+    return Signal(raw, debiased, raw - debiased)
+
+
+# ---- Condition 2 ------------------------------------------------------------------------------------------------
+
+
+class Chosen(NamedTuple):
+    """f_new, its erm_gain L_S(jumpboard) − L_S(f_new) ≥ 0 (net,), and where the jumpboard was taken (net,)."""
+
+    model: PostNormResNet
+    erm_gain: Tensor
+    fell_back: Tensor
+
+
+def fall_back(trained: PostNormResNet, board: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Chosen:
+    """Condition 2: of each pair of nets the one with the smaller training loss, the trained one on a tie.
+
+    ``trained`` and ``board`` have the same blocks: training started from the inserted block. Raises ValueError if not.
+    """
+    if trained.blocks != board.blocks or trained.params.keys() != board.params.keys():
+        raise ValueError("trained and board must have the same blocks: train the model with the inserted block")
+    ours, theirs = mean_loss(trained, x, y, loss), mean_loss(board, x, y, loss)
+    fell_back = ~(ours <= theirs)  # a net whose training diverged falls back too
+    params = {
+        name: torch.where(fell_back.reshape(-1, *[1] * (value.dim() - 1)), board.params[name], value)
+        for name, value in trained.params.items()
+    }
+    kept = replace(trained, params=params)
+    return Chosen(kept, theirs - torch.where(fell_back, theirs, ours), fell_back)
+
+
+# ---- Controls: gains that need no new block ---------------------------------------------------------------------
+
+
+def temperature_gain(logits: Tensor, y: Tensor, logits_test: Tensor, y_test: Tensor) -> tuple[Tensor, Tensor]:
+    """The best factor of the logits on one sample (net,), and the cross-entropy it gains on another (net,).
+
+    logits (net, n, class), y (n,) or (net, n). The factor lies in [1/8, 8]; the loss is convex in it, and its
+    derivative is bisected. An overfitted network gains much here without any new representation.
+
+    >>> logits = torch.tensor([[[4.0, 0.0]] * 4])
+    >>> y = torch.tensor([0, 0, 0, 1])  # right in three of four: a difference of ln 3 would be honest
+    >>> factor, gain = temperature_gain(logits, y, logits, y)
+    >>> factor * 4
+    tensor([1.0986])
+    """
+    right = _right(logits, y)
+    high = torch.full_like(right[:, 0], math.log(8.0))
+    low = -high
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        p = torch.softmax(middle.exp()[:, None, None] * logits, -1)
+        rising = ((p * logits).sum(-1) - right).mean(1) > 0
+        low, high = torch.where(rising, low, middle), torch.where(rising, middle, high)
+    factor = ((low + high) / 2).exp()
+    scaled = factor[:, None, None] * logits_test
+    before, after = (out.logsumexp(-1) - _right(out, y_test) for out in (logits_test, scaled))
+    return factor, (before - after).mean(1)
+
+
+def parameter_step(
+    model: PostNormResNet, x: Tensor, y: Tensor, start: float = 8.0, loss: str = "ce"
+) -> tuple[PostNormResNet, Step]:
+    """One step of gradient descent on the *old* weights, its size by line search: the control for a jumpboard.
+
+    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample.
+    """
+    params = {name: value.detach().requires_grad_() for name, value in model.params.items()}
+    before = sample_losses(model.forward(params, x), y, loss).mean(1)
+    grads = dict(zip(params, torch.autograd.grad(before.sum(), list(params.values())), strict=True))
+    square = sum(grad.flatten(1).square().sum(1) for grad in grads.values())
+
+    def moved(t: Tensor) -> PostNormResNet:
+        return replace(model, params={name: _along(model.params[name], grads[name], t) for name in grads})
+
+    t = torch.full_like(before.detach(), start)
+    found = torch.zeros_like(t, dtype=torch.bool)
+    gain = torch.zeros_like(t)
+    for _ in range(HALVINGS):
+        now = before.detach() - mean_loss(moved(t), x, y, loss)
+        good = (now >= ARMIJO * t * square) & (now > 0) & ~found
+        gain, found = torch.where(good, now, gain), found | good
+        if found.all():
+            break
+        t = torch.where(found, t, t / 2)
+    _say_so(found, "against the gradient")
+    t = torch.where(found, t, 0)
+    return moved(t), Step(t, gain, found)
+
+
+# ---- Inside -----------------------------------------------------------------------------------------------------
+
+
+def _say_so(found: Tensor, where: str) -> None:
+    if not found.all():
+        lost = (~found).nonzero().flatten().tolist()
+        warnings.warn(f"no step {where} lowers the loss of net {lost}: their step is 0", stacklevel=3)
+
+
+def _along(value: Tensor, grad: Tensor, t: Tensor) -> Tensor:
+    return value - t.reshape(-1, *[1] * (value.dim() - 1)) * grad
+
+
+def _look(model: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str) -> tuple[Tensor, Tensor]:
+    """z and g after ``layer``, without a graph."""
+    if 0 in x.shape:
+        raise ValueError(f"x must not be empty, got {tuple(x.shape)}")
+    with torch.no_grad():
+        z = model.bottom(x, layer)
+    z.requires_grad_()
+    with torch.enable_grad():
+        total = sample_losses(model.top(z, layer), y, loss).sum()
+        (g,) = torch.autograd.grad(total, z)
+    return z.detach(), g
+
+
+def _move(model: PostNormResNet, direction: Direction, z: Tensor) -> Tensor:
+    """Vφ(z), in the shape of z."""
+    phi = features(model, z, direction.w1, direction.activation)
+    return (phi.flatten(1, -2) @ direction.v.mT).view(z.shape)
+
+
+def _gains(model: PostNormResNet, direction: Direction, z: Tensor, move: Tensor, y: Tensor, t: Tensor) -> Tensor:
+    (t,) = as_tensors(t=t)
+    if t.dim() not in (1, 2) or t.shape[:-1] not in ((), (model.n_nets,)) or 0 in t.shape:
+        raise ValueError(f"t must be (step,) or ({model.n_nets}, step), got {tuple(t.shape)}")
+    require_finite(t=t)
+    t = t.to(z).expand(model.n_nets, -1)
+    y = _classes(z, y)
+    before = sample_losses(model.top(z, direction.layer), y, direction.loss)[:, None]  # (net, 1, n)
+    at_once = max(1, (CACHED if z.device.type == "cpu" else CACHED << 8) // z.numel())
+    return torch.cat([_gains_at(model, direction, z, move, y, before, some) for some in t.split(at_once, 1)], 1)
+
+
+def _gains_at(
+    model: PostNormResNet, direction: Direction, z: Tensor, move: Tensor, y: Tensor, before: Tensor, t: Tensor
+) -> Tensor:
+    """The steps t (net, step) as more samples of each net."""
+    steps = t.shape[1]
+    moved = z[:, None] + t.reshape(*t.shape, *[1] * (z.dim() - 1)) * move[:, None]  # (net, step, n, ..., d)
+    labels = y[:, None].expand(-1, steps, -1).flatten(1)
+    after = sample_losses(model.top(moved.flatten(1, 2), direction.layer), labels, direction.loss)
+    return (before - after.unflatten(1, (steps, -1))).mean(2)
+
+
+def _first_step(
+    model: PostNormResNet, direction: Direction, z: Tensor, move: Tensor, y: Tensor, promised: Tensor
+) -> Tensor:
+    """G/curvature by a second difference over a short way in z; a way of rms 1 where that is not positive."""
+    size = move.square().mean(tuple(range(1, move.dim()))).sqrt()  # rms of Vφ
+    unit = 1 / torch.where(size > 0, size, 1)
+    h = 0.1 * unit
+    back, ahead = _gains(model, direction, z, move, y, torch.stack([-h, h], 1)).unbind(1)
+    bend = -(back + ahead) / h**2
+    step = promised / torch.where(bend > 0, bend, 1)
+    return torch.where((bend > 0) & (step > 0) & (step < 100 * unit), step, unit)
+
+
+def _ridge(moments: Moments, ridge: float) -> Tensor:
+    """M(Φ + λI)⁻¹ (net, d, m)."""
+    cross, second = moments.cross, moments.second
+    require_range(0, math.inf, ridge=torch.as_tensor(float(ridge), dtype=torch.float64, device="cpu"))
+    size = second.diagonal(dim1=1, dim2=2).mean(1)
+    eye = torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
+    lam = ridge * torch.where(size > 0, size, 1)  # all features zero: M is zero too
+    factor, info = torch.linalg.cholesky_ex(second + lam[:, None, None] * eye)
+    refuse("info of Φ + λI", info, info == 0, "must be 0: it is not invertible, raise ridge or take fewer features")
+    return torch.cholesky_solve(cross.mT, factor).mT
+
+
+def _energy(v: Tensor, second: Tensor) -> Tensor:
+    return ((v @ second) * v).sum((1, 2))
+
+
+def _classes(out: Tensor, y: Tensor) -> Tensor:
+    """y as (net, n)."""
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
+        found = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"y must be int64 of shape {tuple(out.shape[1:2])} or {tuple(out.shape[:2])}, got {found}")
+    return y.expand(out.shape[:2])
+
+
+def _right(logits: Tensor, y: Tensor) -> Tensor:
+    """The logit of the class: (net, n)."""
+    return logits.gather(-1, _classes(logits, y)[..., None])[..., 0]
+
+
+def _require_pair(g: Tensor, phi: Tensor) -> None:
+    for name, value in (("g", g), ("phi", phi)):
+        if not isinstance(value, Tensor) or value.dim() < 3 or 0 in value.shape:
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name} must be (net, n, ..., channels) and not empty, got {found}")
+    if g.shape[:-1] != phi.shape[:-1]:
+        raise ValueError(f"g and phi must belong to the same samples, got {tuple(g.shape)} and {tuple(phi.shape)}")

@@ -1,0 +1,430 @@
+"""The residual network with the norm after the sum, for vectors and for images, many seeds as one; inserted blocks.
+
+    z_0 = N(W_in x),   z_l = N(z_{l−1} + W_{2,l} σ(W_{1,l} z_{l−1})),  l = 1 … D,   f(x) = W_out z_D
+
+N is RMSNorm or LayerNorm with eps. Blocks have no biases: then f is 0-homogeneous in z for ReLU and eps → 0; append a
+constant 1 to x instead. Images: W_in, W_1 and W_2 are 3 × 3 convolutions, N acts on the channels of each position,
+and W_out reads the mean over positions. All weights have a net axis in front and the nets are one stack, as in
+``labkit.training``.
+
+A block inserted after layer l is z + h(z), without a norm of its own: with h = 0 the function is the old one for
+every eps. With ``normed=True`` it is N(z + h(z)), which for eps > 0 is not, because N(N(u)) ≠ N(u).
+The expansion is that of arXiv 2605.08297; the table of starts is worked out here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from labkit import training
+from labkit.depth.normalization import normalized, require_eps, require_norm, rms
+from labkit.training import Adam, Params, Trained, conv2d, he, linear, normal, to_nets
+from labkit.validate import require_whole
+
+ACTIVATIONS = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "sigmoid": torch.sigmoid,  # σ(0) ≠ 0: only to be compared with
+    "linear": lambda z: z,
+}
+STARTS = {  # of h = W_2 σ(W_1 z): which of W_1, W_2 is random, and whether a gate α = 0 stands before h
+    "zero_out": (True, False, False),  # alive: ∂h = δW_2 σ(W_1 z)
+    "zero_in": (False, True, False),  # tanh alive: ∂h = W_2 δW_1 z; ReLU dead, because autograd has σ'(0) = 0
+    "zero_both": (False, False, False),  # dead, except for σ(0) ≠ 0
+    "gate": (True, True, True),  # ReZero, h = α W_2 σ(W_1 z): the one scalar E⟨g, W_2 σ(W_1 z)⟩
+    "random": (True, True, False),  # not function-preserving
+}
+KERNEL = 3  # pixels, of the convolutions
+FIRST_SEED = 1_000_000  # of blocks that were given no generators: not a seed that drew the network itself
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block: its hidden width, activation, whether a norm follows the sum, whether a gate α stands before h."""
+
+    hidden: int
+    activation: str = "relu"
+    normed: bool = True
+    gated: bool = False
+
+    def __post_init__(self) -> None:
+        require_whole(1, hidden=self.hidden)
+        require_activation(self.activation)
+
+
+@dataclass(frozen=True, eq=False)
+class PostNormResNet:
+    """A stack of networks on vectors, with their weights.
+
+    Arguments
+        in_dim, width, depth, hidden, n_classes: p, d, D ≥ 0 blocks of hidden width m, K ≥ 2
+        eps: of the norm, ≥ 0
+        generators: one CPU generator a net, which draw W_in ~ N(0, 1/p), W_1 ~ N(0, 2/d),
+            W_2 ~ N(0, residual_std²/m) and W_out ~ N(0, 1/d), in this order; by default one net of seed 0
+        activation: of the blocks: "relu", "tanh", "gelu", "linear" (or "sigmoid", whose σ(0) ≠ 0)
+        norm: "rms" or "layer"
+        residual_std: by default 1/√D, which keeps the sum over blocks of the order of one block
+        device, dtype: by default those of ``labkit.compute``
+
+    Fields besides: ``blocks``, a tuple of `Block`; ``params``, a dict of tensors (net, ...) named "in", "w1.l",
+    "w2.l" for l = 1 … D ("gate.l" where there is one) and "out". ``dataclasses.replace(model, params=...)`` is the
+    model with other weights. Raises ValueError or TypeError for what lies outside these ranges.
+
+    >>> model = PostNormResNet(9, 16, 2, 32, 4, eps=1e-5, generators=training.generators(range(3)))
+    >>> x = torch.ones(5, 9, dtype=torch.float64)
+    >>> model(x).shape, model.bottom(x, layer=1).shape
+    (torch.Size([3, 5, 4]), torch.Size([3, 5, 16]))
+    """
+
+    in_dim: int
+    width: int
+    depth: int
+    hidden: int
+    n_classes: int
+    eps: float = 1e-5
+    generators: InitVar[Sequence[torch.Generator] | None] = None
+    activation: str = "relu"
+    norm: str = "rms"
+    residual_std: float | None = None
+    device: InitVar[torch.device | str | None] = None
+    dtype: InitVar[torch.dtype | None] = None
+    blocks: tuple[Block, ...] | None = None
+    params: Params | None = field(default=None, repr=False)
+
+    def __post_init__(
+        self,
+        generators: Sequence[torch.Generator] | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        require_whole(1, in_dim=self.in_dim, width=self.width, hidden=self.hidden)
+        require_whole(0, depth=self.depth)
+        require_whole(2, n_classes=self.n_classes)
+        require_eps(self.eps)
+        require_norm(self.norm)
+        if self.residual_std is not None and not 0 <= self.residual_std < math.inf:
+            raise ValueError(f"residual_std must lie in [0, inf), got {self.residual_std}")
+        if self.blocks is None:
+            blocks = (Block(self.hidden, self.activation),) * self.depth
+            object.__setattr__(self, "blocks", blocks)
+        if self.params is None:
+            generators = training.generators([0]) if generators is None else generators
+            object.__setattr__(self, "params", self._draw(generators, {"device": device, "dtype": dtype}))
+
+    # ---- what the convolutional sibling does in another way
+
+    _kernel = ()  # axes of a weight behind (out, in)
+
+    def _map(self, z: Tensor, weight: Tensor) -> Tensor:
+        return linear(z, weight)
+
+    def _norm(self, z: Tensor) -> Tensor:
+        return normalized(z, self.eps, self.norm)
+
+    def _read(self, z: Tensor, weight: Tensor) -> Tensor:
+        return linear(z, weight)
+
+    def _inside(self, z: Tensor) -> Tensor:
+        """A layer (net, batch, ..., width) as blocks want it."""
+        return z
+
+    def _outside(self, z: Tensor) -> Tensor:
+        return z
+
+    # ---- the same for both
+
+    def _draw(self, generators: Sequence[torch.Generator], place: dict) -> Params:
+        patch = math.prod(self._kernel)
+        std = 1 / math.sqrt(max(1, self.depth)) if self.residual_std is None else self.residual_std
+        inner = (self.hidden, self.width, *self._kernel)
+        params = {
+            "in": normal((self.width, self.in_dim, *self._kernel), generators, (self.in_dim * patch) ** -0.5, **place)
+        }
+        for layer in range(1, self.depth + 1):
+            params[f"w1.{layer}"] = he(inner, generators, **place)
+            outer = (self.width, self.hidden, *self._kernel)
+            params[f"w2.{layer}"] = normal(outer, generators, std / math.sqrt(self.hidden * patch), **place)
+        params["out"] = normal((self.n_classes, self.width), generators, self.width**-0.5, **place)
+        return params
+
+    @property
+    def n_nets(self) -> int:
+        return len(self.params["out"])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits (net, batch, class) of x (batch, in), shared by the nets, or (net, batch, in)."""
+        return self.forward(self.params, x)
+
+    def forward(self, params: Params, x: Tensor) -> Tensor:
+        """The same for any weights: what ``labkit.training.train`` wants."""
+        return self._read(self._run(params, self._stem(params, x), 0, self.depth), params["out"])
+
+    def bottom(self, x: Tensor, layer: int, params: Params | None = None) -> Tensor:
+        """f_bot: z after ``layer`` (0 … D): (net, batch, width), for images (net, batch, height, width, channels)."""
+        self.require_layer(layer)
+        params = self.params if params is None else params
+        return self._outside(self._run(params, self._stem(params, x), 0, layer))
+
+    def top(self, z: Tensor, layer: int, params: Params | None = None) -> Tensor:
+        """f_top: logits (net, batch, class) from z after ``layer``, of the shape that `bottom` gives."""
+        self.require_layer(layer)
+        params = self.params if params is None else params
+        return self._read(self._run(params, self._inside(z), layer, self.depth), params["out"])
+
+    def residual(self, z: Tensor, layer: int, params: Params | None = None) -> Tensor:
+        """h of block ``layer`` (1 … D) at its input z, in the shape of z."""
+        self.require_layer(layer, first=1)
+        params = self.params if params is None else params
+        return self._outside(self._residual(params, self._inside(z), layer))
+
+    def least_rms(self, x: Tensor) -> Tensor:
+        """Smallest rms over the samples (and positions) of what enters each norm: (net, D + 1), first W_in x.
+
+        A block without norm has inf. Measured on x, hence no certificate for other inputs.
+        """
+        with torch.no_grad():
+            raw = self._outside(self._embed(self.params, x))
+            found, z = [self._least(raw)], self._norm(self._inside(raw))
+            for layer in range(1, self.depth + 1):
+                u = z + self._residual(self.params, z, layer)
+                normed = self.blocks[layer - 1].normed
+                found.append(self._least(self._outside(u)) if normed else torch.full_like(found[0], math.inf))
+                z = self._norm(u) if normed else u
+        return torch.stack(found, 1)
+
+    def require_layer(self, layer: int, first: int = 0) -> None:
+        """Refuse a layer that is not there."""
+        require_whole(first, layer=layer)
+        if layer > self.depth:
+            raise ValueError(f"layer must lie in [{first}, {self.depth}], the depth, got {layer}")
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "PostNormResNet":
+        """The model on another device or in another precision."""
+        like = self.params["out"]
+        place = device or like.device, dtype or like.dtype
+        return replace(self, params={name: value.to(*place) for name, value in self.params.items()})
+
+    def nets(self, index: slice | Sequence[int] | Tensor) -> "PostNormResNet":
+        """Some nets of the stack.
+
+        >>> PostNormResNet(9, 4, 1, 4, 2, generators=training.generators(range(5))).nets(slice(2)).n_nets
+        2
+        """
+        return replace(self, params={name: value[index] for name, value in self.params.items()})
+
+    def _least(self, u: Tensor) -> Tensor:
+        if self.norm == "layer":
+            u = u - u.mean(-1, keepdim=True)
+        return rms(u).flatten(1).amin(1)
+
+    def _embed(self, params: Params, x: Tensor) -> Tensor:
+        return self._map(x, params["in"])
+
+    def _stem(self, params: Params, x: Tensor) -> Tensor:
+        return self._norm(self._embed(params, x))
+
+    def _run(self, params: Params, z: Tensor, first: int, last: int) -> Tensor:
+        for layer in range(first + 1, last + 1):
+            z = z + self._residual(params, z, layer)
+            if self.blocks[layer - 1].normed:
+                z = self._norm(z)
+        return z
+
+    def _residual(self, params: Params, z: Tensor, layer: int) -> Tensor:
+        act = ACTIVATIONS[self.blocks[layer - 1].activation]
+        h = self._map(act(self._map(z, params[f"w1.{layer}"])), params[f"w2.{layer}"])
+        return self._gated(params[f"gate.{layer}"], h) if self.blocks[layer - 1].gated else h
+
+    def _gated(self, gate: Tensor, h: Tensor) -> Tensor:
+        return gate[:, :, None] * h  # (net, 1, 1)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ConvPostNormResNet(PostNormResNet):
+    """The same on images (batch, channels, height, width) or (net, batch, channels, height, width).
+
+    in_dim counts channels of the image, width and hidden those of the layers. A layer seen from outside has the
+    channels last, (net, batch, height, width, channels): a gradient belongs to a position, as a token in a transformer.
+
+    >>> model = ConvPostNormResNet(1, 8, 2, 16, 10)
+    >>> x = torch.ones(5, 1, 8, 8, dtype=torch.float64)
+    >>> model(x).shape, model.bottom(x, layer=1).shape
+    (torch.Size([1, 5, 10]), torch.Size([1, 5, 8, 8, 8]))
+    """
+
+    _kernel = (KERNEL, KERNEL)
+
+    def _map(self, z: Tensor, weight: Tensor) -> Tensor:  # (batch, net·channels, height, width) inside
+        return conv2d(z, weight, padding=weight.shape[-1] // 2)
+
+    def _norm(self, z: Tensor) -> Tensor:
+        return normalized(z.unflatten(1, (self.n_nets, -1)), self.eps, self.norm, dim=2).flatten(1, 2)
+
+    def _read(self, z: Tensor, weight: Tensor) -> Tensor:
+        return linear(to_nets(z.mean((-2, -1)), len(weight)), weight)
+
+    def _inside(self, z: Tensor) -> Tensor:
+        return z.movedim(-1, 2).transpose(0, 1).flatten(1, 2)
+
+    def _outside(self, z: Tensor) -> Tensor:
+        return to_nets(z, self.n_nets).movedim(2, -1)
+
+    def _gated(self, gate: Tensor, h: Tensor) -> Tensor:
+        channels = h.shape[1] // len(gate)
+        return gate.flatten().repeat_interleave(channels)[:, None, None] * h
+
+
+def insert_block(
+    model: PostNormResNet,
+    layer: int,
+    hidden: int,
+    init: str = "zero_out",
+    generators: Sequence[torch.Generator] | None = None,
+    activation: str = "relu",
+    normed: bool = False,
+) -> PostNormResNet:
+    """The model with one more block after ``layer``; later blocks move up by one. The given model stays as it is.
+
+    Arguments
+        layer: 0 (after the stem) … D; the new block is block layer + 1
+        hidden: m
+        init: of h = W_2 σ(W_1 z). "zero_out": W_2 = 0; "zero_in": W_1 = 0; "zero_both"; "gate": α = 0 before a
+            random h. All leave the function as it was (unless normed, or σ(0) ≠ 0). "random" does not
+        generators: one CPU generator a net for what is random; by default seeds far from those of anything else
+        normed: N(z + h(z)), which with eps > 0 changes the function even where h = 0
+
+    Which starts are dead, that is, have zero gradient: "zero_both" (ReLU, tanh), and with ReLU "zero_in", because
+    autograd takes σ'(0) = 0 (from one side the derivative is there).
+    Raises ValueError for a layer or a start that does not exist.
+
+    >>> old = PostNormResNet(9, 16, 2, 32, 4)
+    >>> x = torch.ones(5, 9, dtype=torch.float64)
+    >>> new = insert_block(old, layer=1, hidden=8, init="zero_out")
+    >>> new.depth, torch.equal(new(x), old(x))
+    (3, True)
+    """
+    model.require_layer(layer)
+    if init not in STARTS:
+        raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
+    if generators is None:
+        generators = training.generators(range(FIRST_SEED, FIRST_SEED + model.n_nets))
+    if len(generators) != model.n_nets:
+        raise ValueError(f"generators must be {model.n_nets}, one a net, got {len(generators)}")
+    w1_random, w2_random, gated = STARTS[init]
+    block = Block(hidden, activation, normed, gated)
+    like, patch = model.params["out"], math.prod(model._kernel)
+    place = {"device": like.device, "dtype": like.dtype}
+
+    def weight(n_out: int, n_in: int, variance: float) -> Tensor:
+        return normal((n_out, n_in, *model._kernel), generators, math.sqrt(variance / (n_in * patch)), **place)
+
+    new = {"w1": weight(hidden, model.width, 2.0 * w1_random), "w2": weight(model.width, hidden, 1.0 * w2_random)}
+    if gated:
+        new["gate"] = torch.zeros(model.n_nets, 1, **place)
+    return with_block(model, layer, new, block)
+
+
+def with_block(model: PostNormResNet, layer: int, new: Params, block: Block) -> PostNormResNet:
+    """The model with a block of given weights, "w1" (net, m, d, ...) and "w2" (net, d, m, ...), after ``layer``."""
+    model.require_layer(layer)
+    params = {"in": model.params["in"]}
+    for place in range(1, model.depth + 2):
+        if place == layer + 1:
+            params |= {f"{name}.{place}": value for name, value in new.items()}
+            continue
+        old = place if place <= layer else place - 1
+        for name in ("w1", "w2", "gate"):
+            if f"{name}.{old}" in model.params:
+                params[f"{name}.{place}"] = model.params[f"{name}.{old}"]
+    params["out"] = model.params["out"]
+    blocks = (*model.blocks[:layer], block, *model.blocks[layer:])
+    return replace(model, depth=model.depth + 1, blocks=blocks, params=params)
+
+
+def block_names(model: PostNormResNet, layer: int) -> list[str]:
+    """The names of the weights of block ``layer`` (1 … D): what `fit` trains when only this block is to learn.
+
+    >>> block_names(PostNormResNet(9, 16, 2, 32, 4), 2)
+    ['w1.2', 'w2.2']
+    """
+    model.require_layer(layer, first=1)
+    return [name for name in model.params if name.endswith(f".{layer}")]
+
+
+class Fitted(NamedTuple):
+    """The trained model, and what ``labkit.training.train`` says about it."""
+
+    model: PostNormResNet
+    run: Trained
+
+
+def fit(
+    model: PostNormResNet,
+    x: Tensor,
+    y: Tensor,
+    steps: int,
+    lr: float | Tensor = 1e-2,
+    batch: int | None = 256,
+    generators: torch.Generator | Sequence[torch.Generator] | None = None,
+    only: Sequence[str] | None = None,
+    optimizer: training.SGD | Adam | None = None,
+    **more,
+) -> Fitted:
+    """Train all nets of the stack on cross-entropy: Adam, rate lr·(1 + cos(π·step/steps))/2, mini-batches.
+
+    Arguments
+        x, y: samples for all nets (n, ...) and classes (n,), or one set a net: (net, n, ...) and (net, n)
+        steps: of the optimizer
+        lr: the first rate: a number or (net,)
+        batch: samples a step, at most n of them; None: all
+        generators: who sees what, as in ``labkit.training.train``; by default one's own order for each net
+        only: names of the weights that learn, such as `block_names` gives; by default all
+        optimizer: in the place of Adam, its own rate included
+        more: further arguments of ``labkit.training.train``: ``record_every``, ``validate``, ``progress`` …
+
+    Returns (model, run). Raises ValueError or TypeError for what does not fit.
+
+    >>> x, y = torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> new, run = fit(PostNormResNet(3, 8, 1, 8, 2), x, y, steps=50)
+    >>> run.loss[-1].item() < run.loss[0].item() / 5
+    True
+    """
+    names = list(model.params) if only is None else list(only)
+    unknown = [name for name in names if name not in model.params]
+    if unknown or not names:
+        raise ValueError(f"only must name weights among {', '.join(model.params)}, got {names}")
+    learning = {name: model.params[name] for name in names}
+    rest = {name: value for name, value in model.params.items() if name not in learning}
+    per_net = y.dim() == 2
+    n = y.shape[-1]
+    batch = None if batch is None or batch >= n else batch
+    if batch is not None and generators is None:
+        generators = training.generators(range(2 * FIRST_SEED, 2 * FIRST_SEED + model.n_nets))
+    if optimizer is None:
+        optimizer = Adam(lambda step, _: lr * (1 + math.cos(math.pi * step / steps)) / 2)
+    run = training.train(
+        lambda params, x: model.forward(rest | params, x),
+        learning,
+        x,
+        y,
+        optimizer,
+        steps,
+        loss=training.cross_entropy,
+        per_net=per_net,
+        batch=batch,
+        generators=None if batch is None else generators,
+        **more,
+    )
+    return Fitted(replace(model, params=model.params | run.params), run)
+
+
+def require_activation(activation: str) -> None:
+    """Refuse what is no activation."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")

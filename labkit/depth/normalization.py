@@ -1,0 +1,163 @@
+"""Root-mean-square and layer normalization with eps: how much they stretch and bend what passes through.
+
+N(u) = u/s(u) with s(u) = √(‖u‖²/d + eps); LayerNorm is N after C = I − 11ᵀ/d, which takes the mean away. With the
+extra coordinate √(d·eps), u' = (u, √(d·eps)) has norm √d·s(u) and N(u) is √d·u'/‖u'‖ without that coordinate: N is
+a projection onto a sphere, and all below follows. C stretches nothing, so every bound holds for LayerNorm too, with
+s of Cu. A gain γ after the norm multiplies every constant by max|γ|. Derived here.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from labkit.validate import as_tensors, refuse, require_broadcast, require_finite, require_range
+
+NORMS = ("rms", "layer")
+
+
+def rms_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
+    """N(u) = u/√(mean u² + eps) over the last axis of u (..., d) → (..., d), of norm below √d for eps > 0.
+
+    Raises ValueError for eps < 0, for a scalar or NaN in u, and for u = 0 with eps = 0.
+
+    >>> rms_norm(torch.tensor([3.0, 4.0]), eps=0.0)
+    tensor([0.8485, 1.1314])
+    """
+    u, eps = _admit(u, eps)
+    return u / _scale(u, eps)
+
+
+def layer_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
+    """N(u − mean u) over the last axis of u (..., d) → (..., d): ``torch.nn.functional.layer_norm``.
+
+    Raises ValueError as `rms_norm` does, where u − mean u takes the place of u.
+
+    >>> layer_norm(torch.tensor([1.0, 2.0, 3.0]), eps=0.0)
+    tensor([-1.2247,  0.0000,  1.2247])
+    """
+    u, eps = _admit(u, eps, "layer")
+    return u / _scale(u, eps)
+
+
+def rms(u: Tensor) -> Tensor:
+    """√(mean u²) over the last axis: (..., d) → (...).
+
+    >>> rms(torch.tensor([3.0, 4.0]))
+    tensor(3.5355)
+    """
+    return u.square().mean(-1).sqrt()
+
+
+def jacobian(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
+    """∂N(u)/∂u = (I − uuᵀ/(d s²))/s at u (..., d) → (..., d, d); for ``norm="layer"`` that at Cu, times C.
+
+    Raises ValueError as `rms_norm` does, and for another norm.
+
+    >>> jacobian(torch.tensor([2.0, 0.0]), eps=2.0)  # s = 2
+    tensor([[0.2500, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    u, eps = _admit(u, eps, norm)
+    d, s = u.shape[-1], _scale(u, eps)[..., None]
+    eye = torch.eye(d, dtype=u.dtype, device=u.device)
+    slope = (eye - u[..., None] * u[..., None, :] / (d * s**2)) / s
+    return slope @ (eye - 1 / d) if norm == "layer" else slope
+
+
+def singular_values(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> tuple[Tensor, Tensor]:
+    """Of the `jacobian` at u (..., d): (1/s across u, d − 1 times; eps/s³ along u), each (...).
+
+    LayerNorm has 1/s only d − 2 times, and 0 along the ones. Raises ValueError as `jacobian` does.
+
+    >>> across, along = singular_values(torch.tensor([2.0, 0.0]), eps=2.0)  # s = 2
+    >>> across.item(), along.item()
+    (0.5, 0.25)
+    """
+    u, eps = _admit(u, eps, norm)
+    s = _scale(u, eps)[..., 0]
+    return 1 / s, eps / s**3
+
+
+def lipschitz_bound(eps: float | Tensor, min_rms: float | Tensor = 0.0, gain: float | Tensor = 1.0) -> Tensor:
+    """‖N(u) − N(v)‖ ≤ gain/√(min_rms² + eps)·‖u − v‖ for all u, v with rms ≥ min_rms; arguments broadcast.
+
+    The set of these u is not convex, so that a bound on the Jacobian would not do; `pair_bound` gives it. With
+    min_rms = 0 it is 1/√eps, the price of knowing nothing about the input; inf when eps = 0 too.
+
+    gain: the largest |γ_i| of a learned gain. Raises ValueError for a negative argument.
+
+    >>> lipschitz_bound(1e-4), lipschitz_bound(1e-4, min_rms=1.0)
+    (tensor(100., dtype=torch.float64), tensor(1.0000, dtype=torch.float64))
+    """
+    eps, min_rms, gain = as_tensors(eps=eps, min_rms=min_rms, gain=gain)
+    require_range(0, math.inf, eps=eps, min_rms=min_rms, gain=gain)
+    require_broadcast(eps=eps, min_rms=min_rms, gain=gain)
+    return torch.where(gain > 0, gain / (min_rms**2 + eps).sqrt(), gain + 0 * (min_rms + eps))
+
+
+def pair_bound(u: Tensor, v: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
+    """‖N(u) − N(v)‖ ≤ ‖u − v‖/√(s(u)·s(v)): that factor for u, v (..., d), which broadcast, → (...).
+
+    Because ‖a/‖a‖ − b/‖b‖‖²·‖a‖‖b‖ = 2‖a‖‖b‖ − 2a·b ≤ ‖a − b‖². Raises ValueError as `jacobian` does.
+
+    >>> pair_bound(torch.tensor([1.0, 1.0]), torch.tensor([4.0, 4.0]), eps=0.0)
+    tensor(0.5000)
+    """
+    (u, eps), (v, _) = _admit(u, eps, norm), _admit(v, eps, norm, "v")
+    require_broadcast(u=u, v=v)
+    return (_scale(u, eps) * _scale(v, eps)).rsqrt()[..., 0]
+
+
+def curvature_bound(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
+    """‖D²N(u)[v, v]‖ ≤ 2/(√(3d)·s²)·‖v‖²: that factor at u (..., d) → (...).
+
+    For eps = 0 the left side is √((1 − c²)(1 + 3c²)/d)/s²·‖v‖², c the cosine between u and v: largest at c² = 1/3,
+    where the bound is met. Raises ValueError as `jacobian` does.
+
+    >>> curvature_bound(torch.ones(3), eps=0.0)
+    tensor(0.6667)
+    """
+    u, eps = _admit(u, eps, norm)
+    return 2 / math.sqrt(3 * u.shape[-1]) / _scale(u, eps)[..., 0] ** 2
+
+
+def normalized(u: Tensor, eps: float, norm: str = "rms", dim: int = -1) -> Tensor:
+    """`rms_norm` or `layer_norm` over any axis and without checks, for the inside of a network."""
+    if norm == "layer":
+        u = u - u.mean(dim, keepdim=True)
+    return u * (u.square().mean(dim, keepdim=True) + eps).rsqrt()
+
+
+def require_norm(norm: str) -> None:
+    """Refuse what is no norm."""
+    if norm not in NORMS:
+        raise ValueError(f"norm must be one of {', '.join(NORMS)}, got {norm!r}")
+
+
+def require_eps(eps: float) -> None:
+    """Refuse eps < 0 and what is no number."""
+    if not isinstance(eps, int | float) or isinstance(eps, bool):
+        raise TypeError(f"eps must be a number, got {eps!r}")
+    if not 0 <= eps < math.inf:
+        raise ValueError(f"eps must lie in [0, inf), got {eps}")
+
+
+def _scale(u: Tensor, eps: float) -> Tensor:
+    return (u.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+def _admit(u: Tensor, eps: float, norm: str = "rms", name: str = "u") -> tuple[Tensor, float]:
+    """u, centered for LayerNorm, and eps."""
+    require_norm(norm)
+    require_eps(eps)
+    (u,) = as_tensors(**{name: u})
+    if u.dim() < 1 or 0 in u.shape:
+        raise ValueError(f"{name} must be (..., d) and not empty, got {tuple(u.shape)}")
+    require_finite(**{name: u})
+    if norm == "layer":
+        u = u - u.mean(-1, keepdim=True)
+    size = rms(u.detach())
+    what = f"rms of {name}" + (" - mean" if norm == "layer" else "")
+    refuse(what, size, (size**2 + eps > 0) & size.isfinite(), "must be > 0 when eps = 0, and its square finite")
+    return u, eps
