@@ -27,12 +27,14 @@ from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad, softplus
 
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet
 from labkit.validate import as_tensors, refuse, require_broadcast, require_finite, require_positive, require_range
 
 PROBABILITY_LIPSCHITZ = math.sqrt(2) / 4  # of 1 − p_y in the logits: p_y(1 − p_y)√2 at p_y = 1/2
 CROSS_ENTROPY_LIPSCHITZ = math.sqrt(2)
+LIPSCHITZ_ONE = ("relu", "tanh", "linear")  # and 0 at 0
 RESOLUTIONS = torch.logspace(-8, 0, 161, dtype=torch.float64, device="cpu")  # η, of the nets of D1
 PER_BLOCK = {"hidden", "s_1", "s_2", "row_1", "row_2", "measured_rms"}  # a tensor has the blocks on its last axis
 SIZES = {"depth": 1, "width": 1, "hidden": 1, "in_dim": 1, "n_classes": 2}  # whole numbers, from these on
@@ -110,6 +112,34 @@ def norm_class(w_in: Tensor, w_1: Tensor, w_2: Tensor, w_out: Tensor, x: Tensor,
         made[f"s_{name}"] = torch.linalg.matrix_norm(matrix, 2)
         made[f"row_{name}"] = matrix.norm(dim=-1).sum(-1)
     return NormClass(**(made | more))
+
+
+def network_class(model: PostNormResNet, x: Tensor, **more) -> NormClass:
+    """`norm_class` around the nets of a model, its batch axis, and inputs x (n, in_dim); ``more``: any other field.
+
+    Raises ValueError for what the chain does not cover: images, LayerNorm, a σ that is not 1-Lipschitz with σ(0) = 0,
+    two blocks without a norm of their own.
+
+    >>> network_class(PostNormResNet(3, 8, 2, 4, 2), torch.eye(3, dtype=torch.float64)).s_1.shape  # (net, block)
+    torch.Size([1, 2])
+    """
+    bare = [place for place, block in enumerate(model.blocks, 1) if not block.normed]
+    odd = [block.activation for block in model.blocks if block.activation not in LIPSCHITZ_ONE]
+    if isinstance(model, ConvPostNormResNet) or model.norm != "rms" or odd or len(bare) > 1 or not model.depth:
+        raise ValueError(
+            "model must be a PostNormResNet on vectors with RMSNorm, activations among "
+            f"{', '.join(LIPSCHITZ_ONE)}, and one to all blocks normed but one, got {model}"
+        )
+    names, hidden = range(1, model.depth + 1), [block.hidden for block in model.blocks]
+    grown = [max(hidden) - h for h in hidden]  # rows and columns of zeros change no norm
+    w_1 = [
+        pad(model.params[f"w1.{place}"], (0, 0, 0, more_rows)) for place, more_rows in zip(names, grown, strict=True)
+    ]
+    w_2 = [pad(model.params[f"w2.{place}"], (0, more_rows)) for place, more_rows in zip(names, grown, strict=True)]
+    w_2 = [w * model.params[f"gate.{i}"][:, None] if f"gate.{i}" in model.params else w for i, w in enumerate(w_2, 1)]
+    ends = model.params["in"], model.params["out"]
+    given = {"eps": model.eps, "hidden": ends[0].new_tensor(hidden), "inserted": bare[0] if bare else None} | more
+    return norm_class(ends[0], torch.stack(w_1, 1), torch.stack(w_2, 1), ends[1], x, **given)
 
 
 def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
@@ -221,7 +251,7 @@ def collapse(net: NormClass) -> str:
     """
     (c,) = _admit(net)
     chain = _chain(c)
-    lost = (chain.rms <= 0) & torch.nn.functional.pad(_there(c), (1, 0), value=True)
+    lost = (chain.rms <= 0) & pad(_there(c), (1, 0), value=True)
     if not lost.any():
         return ""
     index = lost.nonzero()[0].tolist()

@@ -24,6 +24,7 @@ from labkit.sweep import Table
 FOLDER = Path(__file__).parent
 RECIPES = {  # name -> the function, as module:name, that returns its recipe at the current profile
     "recovery_by_scale": "labkit.results.recovery_by_scale:recipe",
+    "inserted_block": "labkit.results.inserted_block:recipe",
 }
 
 

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.stats import binom
 
-from labkit import compute
+from labkit import compute, training
 from labkit.depth import bounds
 from labkit.depth.bounds import (
     NormClass,
@@ -21,6 +21,7 @@ from labkit.depth.bounds import (
     frozen_class_bound,
     hoeffding_test_size,
     lip_chain,
+    network_class,
     norm_class,
     path_norm_bound,
     rademacher_bound,
@@ -33,6 +34,7 @@ from labkit.depth.bounds import (
     sensitivities,
     top_lipschitz,
 )
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, insert_block
 
 F64 = torch.float64
 MATRICES = ("w_in", "w_1", "w_2", "w_out")
@@ -135,6 +137,35 @@ def test_norm_class_reads_the_norms():
     blind = bounds._admit(replace(net, row_in=None, row_1=None, row_2=None, row_out=None))[0]
     for name in ("row_in", "row_1", "row_2", "row_out"):
         assert (getattr(blind, name) >= getattr(net, name) - 1e-12).all()
+
+
+def test_network_class_reads_a_model():
+    """The same class from a model's weights, with a narrower inserted block; its chain holds on the model's states."""
+    model = PostNormResNet(4, 6, 2, 5, 3, eps=1e-3, generators=training.generators(range(3)))
+    x = randn(30, 4)
+    params = [torch.stack([model.params[f"{name}.{i}"] for i in (1, 2)], 1) for name in ("w1", "w2")]
+    expected = norm_class(model.params["in"], *params, model.params["out"], x, eps=1e-3)
+    found = network_class(model, x)
+    for name in ("s_1", "s_2", "s_in", "s_out", "row_1", "row_out", "input_rms"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+    torch.testing.assert_close(cover_bound(1e5, found), cover_bound(1e5, expected))
+    torch.testing.assert_close(found.input_rms, model.least_rms(x)[:, 0])
+    new = insert_block(model, 1, 3, init="gate")
+    new.params["gate.2"] += 0.2
+    grown = network_class(new, x)
+    assert grown.inserted == 2 and grown.hidden.tolist() == [5, 3, 5] and grown.s_1.shape == (3, 3)
+    assert grown.s_2[1, 1].item() == pytest.approx(0.2 * np.linalg.svd(new.params["w2.2"][1].numpy())[1][0])
+    chain = lip_chain(grown)
+    assert (new.bottom(x, 2).norm(dim=-1).amax(1) <= chain.norm[:, 2]).all()
+    assert (chain.scale[:, 0] <= (new.least_rms(x)[:, 0] ** 2 + 1e-3).sqrt() * (1 + 1e-12)).all()
+    for bad in (
+        PostNormResNet(4, 6, 2, 5, 3, activation="gelu"),
+        PostNormResNet(4, 6, 2, 5, 3, norm="layer"),
+        ConvPostNormResNet(4, 6, 2, 5, 3),
+        insert_block(insert_block(model, 1, 3), 1, 3),
+    ):
+        with pytest.raises(ValueError, match="model must be a PostNormResNet on vectors with RMSNorm"):
+            network_class(bad, x)
 
 
 @settings

@@ -9,6 +9,7 @@ import torch
 from labkit import compute
 from labkit.depth import bounds, scaling
 from labkit.depth.bounds import NormClass
+from labkit.depth.network import PostNormResNet
 from tests.diagonal.test_device import assert_same, randn
 from tests.stand_in import forgotten_device
 
@@ -21,6 +22,12 @@ ONE = replace(NET, depth=3, inserted=2, measured_rms=torch.tensor([0.1], dtype=t
 RISKS = torch.tensor([[0.6, 0.5], [0.58, 0.5], [0.5, 0.6], [0.4, 0.4], [0.3, 0.4]], dtype=torch.float64)
 FRESH = {"fresh_sample": True}
 
+
+def network_class(w_1, w_2, w_out, x):
+    params = {"in": w_out.mT, "w1.1": w_1, "w2.1": w_2, "out": w_out}
+    return bounds.network_class(PostNormResNet(3, 5, 1, 4, 3, params=params), x)
+
+
 CALLS = {
     "norm_class": (
         bounds.norm_class,
@@ -30,6 +37,7 @@ CALLS = {
         randn(2, 5),
         randn(7, 3),
     ),
+    "network_class": (network_class, randn(2, 4, 5, seed=1), randn(2, 5, 4, seed=2), randn(2, 3, 5), randn(7, 3)),
     "lip_chain": (bounds.lip_chain, NET),
     "lip_chain inserted": (bounds.lip_chain, ONE),
     "sensitivities": (bounds.sensitivities, NET),
