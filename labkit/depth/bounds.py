@@ -723,6 +723,50 @@ def samples_needed(
     return torch.where(never, math.inf, stop.exp())
 
 
+ROUTES = ("A", "free", "B")
+
+
+def promise_from(
+    bound: Callable[[Tensor], Tensor],
+    margin: float | Tensor,
+    test_size: float | Tensor,
+    fail_prob: float | Tensor = 0.05,
+    route: str = "A",
+    loss_range: float | Tensor = 1.0,
+    high: float = 1e15,
+) -> tuple[Tensor, Tensor]:
+    """The n from which a class promises a smaller population risk, and from which a smaller risk on the test set.
+
+    With Δ_ERM = 0 and Δ^R_test = Δ_R = ``margin``; each of the two statements involved fails with ``fail_prob``:
+
+    ==========  =============================================================================================
+    population  2ε(n) < Δ
+    "A"         2ε(n) < Δ/2, if `route_a_failure` ≤ fail_prob; else never (inf)
+    "free"      2ε(n) + u < Δ, u = `hoeffding_deviation`: route A with a free deviation, and route B′
+    "B"         2ε(n) + 2ε(K_t) < Δ
+    ==========  =============================================================================================
+
+    ``bound`` is n ↦ ε as for `samples_needed`. Raises ValueError for margin ≤ 0, an unknown route.
+
+    >>> [round(n.item(), -3) for n in promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size=1e6, route="free")]
+    [6000.0, 7000.0]
+    """
+    margin, test_size, fail_prob, loss_range = as_tensors(
+        margin=margin, test_size=test_size, fail_prob=fail_prob, loss_range=loss_range
+    )
+    require_positive(margin=margin)
+    if route not in ROUTES:
+        raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {route!r}")
+    u = hoeffding_deviation(test_size, fail_prob, loss_range)
+    if route == "A":
+        budget = torch.where(u <= margin / 2, margin / 4, 0)
+    else:
+        budget = (margin - u) / 2 if route == "free" else margin / 2 - bound(test_size)
+    never = torch.broadcast_to(budget <= 0, torch.broadcast_shapes(budget.shape, bound(test_size).shape))
+    needed = samples_needed(bound, torch.where(budget > 0, budget, margin), high=high)
+    return samples_needed(bound, margin / 2, high=high), torch.where(never, math.inf, needed)
+
+
 def _admit_route(**named: float | Tensor) -> tuple[Tensor, ...]:
     values = dict(zip(named, as_tensors(**named), strict=True))
     for name, value in values.items():

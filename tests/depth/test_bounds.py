@@ -752,6 +752,30 @@ def test_where_the_bounds_flip_in_the_notes(name):
         assert (route_b(0.5, margin, 0.0, eps, eps) < 0.5) == (route_a(0.5, margin, 0.0, eps) < 0.5) == better
 
 
+@pytest.mark.parametrize("route", bounds.ROUTES)
+def test_promise_from_is_where_the_routes_cross_zero(route):
+    """Just above the n, the right-hand side of the route lies below the old risk; just below, not."""
+    size, margin, delta = tensor(1e2, 1e5, 1e7), 0.07, 0.02
+
+    def bound(n):
+        return directions_bound(n, 4, 1.0, 1.0, 3.0, fresh_sample=True, fail_prob=delta)
+
+    def promised(n):
+        eps = bound(n)
+        if route == "A":
+            return torch.where(route_a_failure(margin, size) <= delta, route_a(0.0, margin, 0.0, eps), math.inf)
+        if route == "B":
+            return route_b(0.0, margin, 0.0, eps, bound(size))
+        return route_a_free(0.0, margin, 0.0, eps, size, delta)
+
+    population, test = bounds.promise_from(bound, margin, size, delta, route)
+    assert population.item() == pytest.approx(samples_needed(bound, margin / 2).item())
+    assert test[0] == math.inf and test[1:].isfinite().any() and (test >= population).all()
+    for factor, holds in ((1.001, True), (0.999, False)):
+        at = torch.where(test.isfinite(), factor * test, 1e15)
+        assert ((promised(at) < 0) == (test.isfinite() & holds)).all()
+
+
 def test_b_prime_in_the_notes():
     """Frozen class, K_t = n: 3.2e5 instead of route B's 1.1e6."""
 
@@ -861,6 +885,8 @@ REFUSED = {
     "eps_train must be >= 0, got -0.1": lambda: route_a(0.5, 0.1, 0.0, -0.1),
     "test_margin must be finite, got nan": lambda: route_b(0.5, math.nan, 0.0, 0.1, 0.1),
     "target must be positive and finite, got 0.0": lambda: samples_needed(lambda n: 1 / n, 0.0),
+    "route must be one of A, free, B, got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
+    "margin must be positive and finite, got 0.0": lambda: bounds.promise_from(lambda n: 1 / n, 0.0, 10),
     "low and high must satisfy": lambda: samples_needed(lambda n: 1 / n, 0.1, low=10, high=2),
     "test_new must be finite, got inf": lambda: decompose_test_change(0.5, 0.5, math.inf, 0.5, 0.5),
     r"n_classes must lie in \[2, inf\), got 1.0": lambda: bounds.cross_entropy_range(4, 1, 1.0),
