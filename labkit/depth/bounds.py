@@ -713,8 +713,8 @@ def samples_needed(
         raise ValueError(f"low and high must satisfy 0 < low < high < inf, got {low} and {high}")
     shape = torch.broadcast_shapes(bound(target.new_tensor(low)).shape, target.shape)
     start, stop = target.new_tensor(low).log().expand(shape), target.new_tensor(high).log().expand(shape)
-    part = torch.linspace(0, 1, 129, dtype=target.dtype, device=target.device).view(-1, *[1] * len(shape))
-    for _ in range(3):  # a factor of 128 a round
+    part = torch.linspace(0, 1, 101, dtype=target.dtype, device=target.device).view(-1, *[1] * len(shape))
+    for _ in range(3):  # 100 times finer each
         grid = start + part * (stop - start)
         holds = bound(grid.exp()) <= target
         first = holds.int().argmax(0)  # 0 also where it never holds
@@ -762,9 +762,9 @@ def promise_from(
         budget = torch.where(u <= margin / 2, margin / 4, 0)
     else:
         budget = (margin - u) / 2 if route == "free" else margin / 2 - bound(test_size)
-    never = torch.broadcast_to(budget <= 0, torch.broadcast_shapes(budget.shape, bound(test_size).shape))
-    needed = samples_needed(bound, torch.where(budget > 0, budget, margin), high=high)
-    return samples_needed(bound, margin / 2, high=high), torch.where(never, math.inf, needed)
+    budget, half = torch.broadcast_tensors(budget, margin / 2)
+    needed = samples_needed(bound, torch.stack([half, torch.where(budget > 0, budget, half)]), high=high)
+    return needed[0], torch.where(budget > 0, needed[1], math.inf)
 
 
 def _admit_route(**named: float | Tensor) -> tuple[Tensor, ...]:
