@@ -55,6 +55,7 @@ def everything(ax, shift):
     plots.line(ax, "line", x, x + shift)
     plots.lines(ax, "lines", x, torch.stack([x, x * shift]))
     plots.dots(ax, "dots", x, x - shift)
+    plots.spans(ax, "spans", [0, 1], [[0, shift, 1], [0, 0.5, 1]], ["red", "blue"])
     plots.now(ax, "now", 0.5, shift)
     plots.text(ax, "text", 0.5, shift, f"{shift}")
     plots.stems(ax, "stems", x * shift)
@@ -101,6 +102,17 @@ def test_error_bars_span_one_standard_error(ax):
     assert plots._find(ax, "k bars").get_ydata()[:2].tolist() == [1.75, 2.25]
     plots.curve_and_dots(ax, "k", ([0, 1], [0, 1]))  # the simulation of a new setting is still running
     assert len(plots._find(ax, "k dots").get_xdata()) == 0
+
+
+def test_spans_are_bars_in_parts(ax):
+    bars = plots.spans(ax, "bars", [3, 1], [[0, 2, 5], [1, 1, 4]], ["red", "blue"])
+    expected = [[[0, 3], [2, 3]], [[2, 3], [5, 3]], [[1, 1], [1, 1]], [[1, 1], [4, 1]]]
+    assert np.allclose(bars.get_segments(), expected)
+    colors = [mpl.colors.to_hex(color) for color in bars.get_colors()]
+    assert colors == ["#ff0000", "#0000ff"] * 2
+    moved = plots.spans(ax, "bars", [3, 1], [[0, 1], [1, 2]], [["red"], ["blue"]])
+    assert moved is bars and np.allclose(bars.get_segments(), [[[0, 3], [1, 3]], [[1, 1], [2, 1]]])
+    assert [mpl.colors.to_hex(color) for color in bars.get_colors()] == ["#ff0000", "#0000ff"]
 
 
 def test_numbers_takes_tensors_that_carry_a_gradient():

@@ -23,7 +23,7 @@ bounds D1 to D3, the free deviation and B′ are derived here, not the paper's.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -534,6 +534,50 @@ def directions_bound(
         loss_range = 2 * reach
     shape = torch.broadcast_shapes(k.shape, reach.shape)
     return _cover((2 * reach).log().expand(shape)[..., None], k.expand(shape)[..., None], n, fail_prob, loss_range)
+
+
+def nested_bounds(
+    old: NormClass,
+    layer: int,
+    move: float | Tensor,
+    typical: float | Tensor = 0.6,
+    *,
+    new: NormClass | None = None,
+    directions: tuple[int, ...] = (1, 16),
+    fail_prob: float | Tensor = 0.05,
+) -> dict[str, Callable[[Tensor], Tensor]]:
+    """Four ways to let a new block choose, from little to much, each as n ↦ ε on a sample that is new to ``old``.
+
+    Arguments
+        old: the class of the old network; layer: the block comes after this one (0 … depth)
+        move: how far the block may move a state, ‖V‖_F φ_max; typical: φ̄/φ_max in (0, 1]
+        new: the class of the networks with the block; by default ``old``, whose blocks must be alike, with one more
+        directions: numbers of fixed directions, one class each
+
+    Keys: "k fixed directions" (`directions_bound`), "old network frozen" (`frozen_class_bound`), "all weights free"
+    (`cover_bound`). Raises ValueError as they do.
+
+    >>> net = NormClass(depth=2, width=16, s_1=1, s_2=1, s_in=2, s_out=1.5, input_norm=6, input_rms=0.3)
+    >>> for name, bound in nested_bounds(net, 2, move=6.0).items():
+    ...     print(f"{name}: {bound(1e8):.4f}")
+    1 fixed direction: 0.0003
+    16 fixed directions: 0.0011
+    old network frozen: 0.0023
+    all weights free: 0.0133
+    """
+    if new is None:
+        new = replace(old, depth=old.depth + 1, inserted=layer + 1)
+    (share,) = as_tensors(typical=typical)
+    refuse("typical", share, (share > 0) & (share <= 1), "must lie in (0, 1]")
+    lam = top_lipschitz(old, layer, 1.0, move)
+    fresh = {"fresh_sample": True, "fail_prob": fail_prob}
+
+    def along(k: int) -> Callable[[Tensor], Tensor]:
+        return lambda n: directions_bound(n, k, 1.0, lam, move, **fresh)
+
+    made = {f"{k} fixed direction{'s' * (k > 1)}": along(k) for k in directions}
+    made["old network frozen"] = lambda n: frozen_class_bound(n, 1.0, lam, old.width, typical * move, **fresh)
+    return made | {"all weights free": lambda n: cover_bound(n, new, fail_prob)}
 
 
 def _admit_frozen(fresh_sample: bool, n: Tensor, fail_prob: Tensor, loss_range: Tensor, **named: Tensor) -> None:

@@ -525,6 +525,25 @@ def test_path_norm_bound_exceeds_gradient_ascent(n):
     torch.testing.assert_close(paired, path_norm_bound(n, 1.0, lam, 6, fresh_sample=True, paired=True))
 
 
+def test_nested_bounds_are_the_bounds():
+    """Each ε is that of its own function; more freedom costs more; the inserted block counts."""
+    net, n = replace(CLASS, depth=2), tensor(1e5, 1e8)
+    lam = top_lipschitz(net, 1, 1.0, 0.5)
+    made = bounds.nested_bounds(net, 1, 0.5, 0.4, directions=(1, 5), fail_prob=0.01)
+    more = {"fresh_sample": True, "fail_prob": 0.01}
+    expected = {
+        "1 fixed direction": directions_bound(n, 1, 0.5, lam, 1.0, **more),
+        "5 fixed directions": directions_bound(n, 5, 0.5, lam, 1.0, **more),
+        "old network frozen": frozen_class_bound(n, 0.5, lam, 8, 0.4, **more),
+        "all weights free": cover_bound(n, replace(net, depth=3, inserted=2), 0.01),
+    }
+    assert list(made) == list(expected)
+    for name, bound in made.items():
+        torch.testing.assert_close(bound(n), expected[name])
+    wider = bounds.nested_bounds(net, 1, 0.5, new=replace(net, depth=3, inserted=2, hidden=20))
+    assert (wider["all weights free"](n) > bounds.nested_bounds(net, 1, 0.5)["all weights free"](n)).all()
+
+
 # ---- monotone
 
 
@@ -887,6 +906,7 @@ REFUSED = {
     "target must be positive and finite, got 0.0": lambda: samples_needed(lambda n: 1 / n, 0.0),
     "route must be one of A, free, B, got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
     "margin must be positive and finite, got 0.0": lambda: bounds.promise_from(lambda n: 1 / n, 0.0, 10),
+    r"typical must lie in \(0, 1\], got 0.0": lambda: bounds.nested_bounds(CLASS, 1, 1.0, 0.0),
     "low and high must satisfy": lambda: samples_needed(lambda n: 1 / n, 0.1, low=10, high=2),
     "test_new must be finite, got inf": lambda: decompose_test_change(0.5, 0.5, math.inf, 0.5, 0.5),
     r"n_classes must lie in \[2, inf\), got 1.0": lambda: bounds.cross_entropy_range(4, 1, 1.0),

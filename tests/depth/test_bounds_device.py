@@ -57,6 +57,11 @@ CALLS = {
     "hoeffding_deviation": (bounds.hoeffding_deviation, N, 0.05),
     "hoeffding_test_size": (bounds.hoeffding_test_size, N / 1e8, 0.05),
     "samples_needed": (lambda t: bounds.samples_needed(lambda n: 2 / n.sqrt(), t), N / 1e8),
+    "nested_bounds": (
+        lambda net, n: torch.stack([bound(n) for bound in bounds.nested_bounds(net, 1, 0.5, new=net).values()]),
+        replace(NET, depth=3),
+        N,
+    ),
     "promise_from": (lambda m: bounds.promise_from(lambda n: 2 / n.sqrt(), m, 1e6, route="B"), N / 1e8),
     "decompose_test_change": (lambda r: bounds.decompose_test_change(*r), RISKS),
     "require_probability": (lambda p: bounds.require_probability(fail_prob=p), N / 1e8),
