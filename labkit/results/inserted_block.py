@@ -6,11 +6,14 @@ fallback of Condition 2, and the control: the old network trained on for as long
 losses, "ce" and "prob" (1 − p_y).
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 
 from labkit import compute, training
 from labkit.depth import jumpboard, network
+from labkit.depth.bounds import RiskChange, decompose_test_change
 from labkit.depth.network import PostNormResNet
 from labkit.depth.task import LOSSES, TEACHER_SEED, TeacherTask
 from labkit.results import Recipe
@@ -50,6 +53,12 @@ def insertion(n: np.ndarray, pretraining: np.ndarray, further: np.ndarray, seed:
                 column = found.setdefault(name, np.empty((len(n), *value.shape[1:]), value.dtype))
                 column[rows] = value[order[further[here] == steps]]
     return found
+
+
+def bars(columns: Mapping[str, np.ndarray], loss: int = 0) -> RiskChange:
+    """The three bars of each row, of what `insertion` returns or of a table of it; loss: 0 for "ce", 1 for "prob"."""
+    names = ("old_test", "jump_test", "new_test", "jump_train", "new_train")
+    return decompose_test_change(*(torch.as_tensor(columns[name][..., loss]) for name in names))
 
 
 def recipe() -> Recipe:

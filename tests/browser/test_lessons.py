@@ -11,7 +11,7 @@ from tests.browser.lab import VIEW, Notebook
 from tests.calibration import time_factor
 from tests.lessons.run import notebooks
 
-LIVE = {"01": "c", "02": "lam", "03": "lam", "04": "alpha_pt"}  # lesson -> a live control of its first panel
+LIVE = {"01": "c", "02": "lam", "03": "lam", "04": "alpha_pt", "12": "n"}  # lesson -> a live control of its first panel
 FRAME_MS = 100  # keydown -> pixels, 95th percentile
 CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
 
