@@ -767,7 +767,7 @@ def samples_needed(
     return torch.where(never, math.inf, stop.exp())
 
 
-ROUTES = ("A", "free", "B")
+ROUTES = ("A", "B", "B'")
 
 
 def promise_from(
@@ -786,13 +786,13 @@ def promise_from(
     ==========  =============================================================================================
     population  2ε(n) < Δ
     "A"         2ε(n) < Δ/2, if `route_a_failure` ≤ fail_prob; else never (inf)
-    "free"      2ε(n) + u < Δ, u = `hoeffding_deviation`: route A with a free deviation, and route B′
     "B"         2ε(n) + 2ε(K_t) < Δ
+    "B'"        2ε(n) + u < Δ, u = `hoeffding_deviation`; the same for route A with a free deviation
     ==========  =============================================================================================
 
     ``bound`` is n ↦ ε as for `samples_needed`. Raises ValueError for margin ≤ 0, an unknown route.
 
-    >>> [round(n.item(), -3) for n in promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size=1e6, route="free")]
+    >>> [round(n.item(), -3) for n in promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size=1e6, route="B'")]
     [6000.0, 7000.0]
     """
     margin, test_size, fail_prob, loss_range = as_tensors(
@@ -805,7 +805,7 @@ def promise_from(
     if route == "A":
         budget = torch.where(u <= margin / 2, margin / 4, 0)
     else:
-        budget = (margin - u) / 2 if route == "free" else margin / 2 - bound(test_size)
+        budget = (margin - u) / 2 if route == "B'" else margin / 2 - bound(test_size)
     budget, half = torch.broadcast_tensors(budget, margin / 2)
     needed = samples_needed(bound, torch.stack([half, torch.where(budget > 0, budget, half)]), high=high)
     return needed[0], torch.where(budget > 0, needed[1], math.inf)

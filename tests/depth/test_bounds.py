@@ -904,7 +904,7 @@ REFUSED = {
     "eps_train must be >= 0, got -0.1": lambda: route_a(0.5, 0.1, 0.0, -0.1),
     "test_margin must be finite, got nan": lambda: route_b(0.5, math.nan, 0.0, 0.1, 0.1),
     "target must be positive and finite, got 0.0": lambda: samples_needed(lambda n: 1 / n, 0.0),
-    "route must be one of A, free, B, got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
+    "route must be one of A, B, B', got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
     "margin must be positive and finite, got 0.0": lambda: bounds.promise_from(lambda n: 1 / n, 0.0, 10),
     r"typical must lie in \(0, 1\], got 0.0": lambda: bounds.nested_bounds(CLASS, 1, 1.0, 0.0),
     "low and high must satisfy": lambda: samples_needed(lambda n: 1 / n, 0.1, low=10, high=2),
