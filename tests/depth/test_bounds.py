@@ -544,6 +544,21 @@ def test_nested_bounds_are_the_bounds():
     assert (wider["all weights free"](n) > bounds.nested_bounds(net, 1, 0.5)["all weights free"](n)).all()
 
 
+def test_numbers_of_lesson_12():
+    """What its prediction and its summary say: 10⁴ samples for one direction, tens of millions for all 1700 weights."""
+    old = NormClass(depth=2, width=16, s_1=5**0.5, s_2=5**0.5, s_in=2.2, s_out=1.5, input_norm=6.5, input_rms=0.33)
+    made = bounds.nested_bounds(old, 2, 6.0)
+    needed = {name: samples_needed(bound, 0.05 / 2).item() for name, bound in made.items()}
+    assert 8e3 < needed["1 fixed direction"] < 1.5e4
+    assert 2e7 < needed["all weights free"] < 5e7
+    weights = 16 * 9 + 3 * 2 * 16 * 16 + 4 * 16
+    assert weights == pytest.approx(1700, rel=0.05)
+    spent = 2 * needed["all weights free"] * 0.025**2 / weights  # nats a weight
+    assert spent == pytest.approx(20, rel=0.2)
+    middle = bounds.nested_bounds(old, 1, 6.0)["old network frozen"]
+    assert samples_needed(middle, 0.05 / 2, high=1e14) > 1e12  # leaves the picture
+
+
 # ---- monotone
 
 
