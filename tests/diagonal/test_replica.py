@@ -366,6 +366,30 @@ def test_the_law_of_pretraining(c, alpha_pt, generator):
         assert (sample.mean() - expected).abs() <= 4.5 * sample.std() / 200_000**0.5
 
 
+def test_a_law_that_is_at_hand_need_not_be_solved_again():
+    c, alpha_pt, lam = vector(1e-3, 0.1)[:, None, None], vector(0.2, 0.4, 1)[:, None], vector(-0.9, 1)
+    law = pretraining_law(SUBSET.rho_pt, c, alpha_pt)
+    assert law.omega.shape == law.tau.shape == (2, 3, 1)
+    found, again = (generalization_error(SUBSET, c, lam, 0.1, 0.3, given).error for given in (alpha_pt, law))
+    assert torch.equal(found, again)
+    one = pretraining_law(SUBSET.rho_pt, torch.tensor(1e-3), 0.2)  # float32, and used at another accuracy
+    error = generalization_error(SUBSET, 1e-3, lam, 0.1, 0.3, one, accuracy="reference").error
+    torch.testing.assert_close(error, found[0, 0], rtol=1e-3, atol=0, check_dtype=False)
+    with pytest.raises(ValueError, match="alpha_pt must be a law for .* 0.1, got one of rho_pt = 0.4"):
+        generalization_error(FULL, c, lam, 0.1, 0.3, law)
+    with pytest.raises(ValueError, match="broadcast"):
+        generalization_error(SUBSET, 1e-3, vector(0, 0.5), 0.1, 0.3, pretraining_law(0.4, 1e-3, vector(0.1, 0.2, 0.3)))
+
+
+def test_results_can_enter_a_graph():
+    scale = torch.ones((), requires_grad=True)
+    law = pretraining_law(0.4, 1e-3, 0.3)
+    for found in (generalization_error(SUBSET, 1e-3, 0.0, 0.1, 0.2, 0.3), pretraining_error(0.4, 1e-3, 0.3), law):
+        for value in (getattr(found, name) for name in found.__dataclass_fields__ if name != "converged"):
+            (gradient,) = torch.autograd.grad((scale * value).sum(), scale)
+            assert gradient.item() == pytest.approx(value.sum().item())
+
+
 def test_perfect_pretraining_from_either_side():
     law = pretraining_law(0.1, 0.01, vector(1, 2))
     assert (law.beta_pt == law.beta_star).all() and law.beta_pt.shape[0] == 2
