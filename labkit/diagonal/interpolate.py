@@ -205,7 +205,7 @@ def recovery_threshold(rho: float | Tensor) -> Tensor:
     t = torch.linspace(0, 8, 4001, dtype=rho.dtype, device=rho.device)
     density = torch.exp(-(t**2) / 2) / (2 * torch.pi) ** 0.5
     of_zeros = 2 * ((1 + t**2) * torch.special.ndtr(-t) - t * density)
-    return (rho[..., None] * (1 + t**2 - of_zeros) + of_zeros).amin(-1)
+    return (rho[..., None] * (1 + t**2 - of_zeros) + of_zeros).amin(-1).clamp_min(0)
 
 
 def batch_shape(x: Tensor, y: Tensor, **per_coordinate: Tensor) -> torch.Size:

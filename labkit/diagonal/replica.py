@@ -21,7 +21,7 @@ from labkit import compute
 from labkit.diagonal.interpolate import min_penalty
 from labkit.diagonal.penalty import admit, root_k_finetune
 from labkit.diagonal.tasks import TaskPair, design
-from labkit.validate import require_broadcast, require_positive, require_range
+from labkit.validate import require_broadcast, require_generator, require_positive, require_range, require_whole
 
 MAX_STEPS = 60  # 3 to 8 are usual; beyond, `converged` says so
 FLOOR = 1e-12  # of √k: below, nothing changes any more
@@ -41,8 +41,8 @@ class _Rule(NamedTuple):
     tolerance: float  # of the last step of ln ω² and ln τ; what is left after it is of the order of its square
 
 
-ACCURACY = {"live": _Rule(40, 12, 6.5, 3e-3), "reference": _Rule(96, 32, 7.5, 1e-4)}
-LEGENDRE = {n: np.polynomial.legendre.leggauss(n) / np.array([[2], [1]]) + [[0.5], [0]] for n in (40, 96)}  # on [0, 1]
+ACCURACY = {"live": _Rule(48, 16, 6.5, 3e-3), "reference": _Rule(96, 32, 7.5, 1e-4)}
+LEGENDRE = {n: np.polynomial.legendre.leggauss(n) / np.array([[2], [1]]) + [[0.5], [0]] for n in (48, 96)}  # on [0, 1]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class PretrainingLaw:
     weight: Tensor  # (…, points), sums to 1
     omega: Tensor  # (…), noise that each coordinate sees in pretraining; 0 for α ≥ 1
     tau: Tensor  # (…), price of the penalty in pretraining; 0 for α ≥ 1
+    c: Tensor  # (…), of the initialization it is the law for
     converged: Tensor  # (…)
 
 
@@ -164,7 +165,8 @@ def generalization_error(
             as 1e-12
         alpha_ft > 0: samples of fine-tuning / dim
         alpha_pt > 0: samples of pretraining / dim, without noise; None or ≥ 1 means learned perfectly; or what
-            ``pretraining_law`` gave for the ρ_PT of the task and the same c, which saves solving it again
+            ``pretraining_law`` gave for the ρ_PT of the task and the same c, which saves solving it again (a law
+            keeps the accuracy that it was solved with)
         noise_var ≥ 0: σ², variance of the noise on the labels of fine-tuning
         accuracy: "live", relative error of the result ≤ 1e-3, or "reference", ≤ 1e-6 (for α ≤ 0.99 or ≥ 1)
 
@@ -182,11 +184,12 @@ def generalization_error(
     given = {"c": c, "lam": lam, "gamma": gamma, "alpha_ft": alpha_ft, "noise_var": noise_var}
     law = alpha_pt if isinstance(alpha_pt, PretrainingLaw) else None
     if law is not None:
-        _require_law_of(task, law)
-        given["pretraining"] = law.omega
+        given["alpha_pt"] = 1 + law.omega
     elif alpha_pt is not None:
         given["alpha_pt"] = alpha_pt
     dtype, shape, (c, lam, gamma, alpha, noise_var, *rest) = _admit(**given)
+    if law is not None:
+        _require_law_of(task, c, law)
     root_k_finetune(0.0, c, lam, gamma)  # refuses the saddle
 
     # Pretraining is solved once for what it depends on; `which` says which of its solutions a point uses.
@@ -283,7 +286,7 @@ def _law(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> PretrainingLaw:
     at = _quadrature(_before_pretraining(rho, c), torch.where(exact, 1, found.omega), found.tau, rule)
     star = at.star.expand_as(at.beta).flatten(1)
     beta = torch.where(exact[:, None], star, at.beta.flatten(1))
-    return PretrainingLaw(star, beta, at.weight.flatten(1), found.omega, found.tau, found.converged)
+    return PretrainingLaw(star, beta, at.weight.flatten(1), found.omega, found.tau, c, found.converged)
 
 
 def _law_at(law: PretrainingLaw, shape: torch.Size, points: Tensor, dtype: torch.dtype) -> PretrainingLaw:
@@ -501,16 +504,20 @@ def _require_task(task: TaskPair) -> None:
         raise TypeError(f"task must be a TaskPair, got {type(task).__name__}")
 
 
-def _require_law_of(task: TaskPair, law: PretrainingLaw) -> None:
-    there = law.beta_star.amax(-1).reshape(-1) ** -2
-    off = (there - task.rho_pt).abs() > 1e-6 * task.rho_pt
-    if off.any():
-        got = f"got one of rho_pt = {there[off][0]:g}"
-        raise ValueError(f"alpha_pt must be a law for the task's rho_pt = {task.rho_pt:g}, {got}")
+def _require_law_of(task: TaskPair, c: Tensor, law: PretrainingLaw) -> None:
+    tiny = 16 * max(torch.finfo(v.dtype).eps for v in (law.weight, law.c, c))
+    whole = (law.weight >= 0).all(-1) & ((law.weight.sum(-1) - 1).abs() <= 1e-3) & law.beta_pt.isfinite().all(-1)
+    if not whole.all():
+        raise ValueError("alpha_pt must be a law as pretraining_law gives it, got one whose weights do not sum to 1")
+    for name, there, here in (("rho_pt", law.beta_star.amax(-1) ** -2, task.rho_pt), ("c", law.c, c)):
+        off = (there - here).abs() > tiny * there
+        if off.any():
+            got, want = (torch.as_tensor(v).expand(off.shape)[off][0] for v in (there, here))
+            raise ValueError(f"alpha_pt must be a law for {name} = {want:g}, got one for {name} = {got:g}")
 
 
 def _rule(accuracy: str) -> _Rule:
-    if accuracy not in ACCURACY:
+    if not isinstance(accuracy, str) or accuracy not in ACCURACY:
         raise ValueError(f"accuracy must be one of {', '.join(ACCURACY)}, got {accuracy!r}")
     return ACCURACY[accuracy]
 
@@ -520,6 +527,10 @@ def _admit(**named: float | Tensor) -> tuple[torch.dtype, torch.Size, list[Tenso
     values = admit(**named)
     named = dict(zip(named, values, strict=True))
     shape = require_broadcast(**named)
+    if 0 in shape:
+        raise ValueError(
+            f"there is nothing to solve: got {', '.join(f'{k} {tuple(v.shape)}' for k, v in named.items())}"
+        )
     for name, value in named.items():
         if name in ("alpha_ft", "alpha_pt", "rho_pt"):
             require_positive(**{name: value})
@@ -577,10 +588,9 @@ def simulate(
     (tensor([0.5367, 0.3324, 0.4517]), tensor([0.0349, 0.0742, 0.0927]))
     """
     _require_task(task)
-    for name, value, least in (("dim", dim, 1), ("trials", trials, 2)):
-        if not value >= least or value != int(value):
-            reason = ", for a standard error" if name == "trials" else ""
-            raise ValueError(f"{name} must be a whole number >= {least}{reason}, got {value}")
+    require_whole(1, dim=dim)
+    require_whole(2, trials=trials)
+    require_generator(generator)
     given = {"c": c, "lam": lam, "gamma": gamma, "noise_var": noise_var, "alpha_ft": alpha_ft}
     given |= {} if alpha_pt is None else {"alpha_pt": alpha_pt}
     dtype, shape, (c, lam, gamma, noise_var, *alphas) = _admit(**given)

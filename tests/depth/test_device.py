@@ -11,8 +11,7 @@ from labkit.depth import task as task_room
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit
 from labkit.depth.task import TeacherTask, digits_sample
 from tests.depth.conftest import generators, randn
-from tests.diagonal.test_device import assert_same
-from tests.stand_in import forgotten_device
+from tests.everywhere import made_everywhere, same_everywhere
 
 X, Y = randn(30, 5), torch.arange(30) % 3
 IMAGES = randn(6, 1, 5, 5, seed=1)
@@ -96,21 +95,7 @@ CALLS = {
     "samples_to_see": (covariance.samples_to_see, randn(2, 50, seed=5)),
     "samples_by_rank": (covariance.samples_by_rank, HALF, HALF, HALF),
 }
-calls = pytest.mark.parametrize("name", CALLS)
-
-
-@calls
-def test_same_values_on_every_device(device, name):
-    function, *inputs = CALLS[name]
-    assert_same(device.run(function, *inputs), function(*inputs), rtol=1e-7, atol=1e-10)
-
-
-@calls
-def test_nothing_is_made_without_a_device(name):
-    function, *inputs = CALLS[name]
-    with forgotten_device():
-        result = function(*inputs)
-    assert_same(result, function(*inputs), rtol=0, atol=0)
+test_same_values_on_every_device, test_nothing_is_made_without_a_device = same_everywhere(CALLS, rtol=1e-7, atol=1e-10)
 
 
 def teacher():
@@ -135,21 +120,9 @@ MADE = {
     "ConvPostNormResNet": lambda: tuple(ConvPostNormResNet(1, 4, 1, 3, 2).params.values()),
     "lipschitz_bound": lambda: normalization.lipschitz_bound(1e-4),
 }
-made = pytest.mark.parametrize("name", MADE)
-
-
-@made
-def test_a_seed_means_the_same_on_every_device(device, name, monkeypatch):
-    expected = MADE[name]()
-    monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
-    assert_same(device.back(MADE[name]()), expected, rtol=1e-9, atol=1e-12)
-
-
-@made
-def test_what_is_made_has_a_device(name):
-    with forgotten_device():
-        result = MADE[name]()
-    assert_same(result, MADE[name](), rtol=0, atol=0)
+test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = made_everywhere(
+    MADE, rtol=1e-9, atol=1e-12
+)
 
 
 REFUSING = {
