@@ -37,6 +37,7 @@ CROSS_ENTROPY_LIPSCHITZ = math.sqrt(2)
 LIPSCHITZ_ONE = ("relu", "tanh", "linear")  # and 0 at 0
 RESOLUTIONS = torch.logspace(-8, 0, 161, dtype=torch.float64, device="cpu")  # η, of the nets of D1
 PER_BLOCK = {"hidden", "s_1", "s_2", "row_1", "row_2", "measured_rms"}  # a tensor has the blocks on its last axis
+POSITIVE = {"input_norm", "loss_lipschitz", "loss_range"}
 SIZES = {"depth": 1, "width": 1, "hidden": 1, "in_dim": 1, "n_classes": 2}  # whole numbers, from these on
 
 
@@ -151,14 +152,22 @@ def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
     given = {name: value for name, value in given.items() if value is not None}
     tensors = as_tensors(**given, **more)
     c, more = dict(zip(given, tensors, strict=False)), tensors[len(given) :]
-    for name, value in c.items():
-        if name in SIZES:
-            whole = value.isfinite() & (value >= SIZES[name]) & (value == value.round())
-            refuse(name, value, whole, f"must be a whole number >= {SIZES[name]}")
-        elif name in ("input_norm", "loss_lipschitz", "loss_range"):
-            require_positive(**{name: value})
-        else:
-            require_range(0, math.inf, **{name: value})
+    least = {name: SIZES.get(name, 0) for name in c} | dict.fromkeys(
+        POSITIVE & c.keys(), torch.finfo(tensors[0].dtype).tiny
+    )
+    flat = torch.cat([value.flatten() - least[name] for name, value in c.items()])
+    sizes = torch.cat([value.flatten() for name, value in c.items() if name in SIZES])
+    if not bool(
+        ((flat >= 0) & flat.isfinite()).all() & (sizes == sizes.round()).all()
+    ):  # one look; now name the culprit
+        for name, value in c.items():
+            if name in SIZES:
+                whole = value.isfinite() & (value >= SIZES[name]) & (value == value.round())
+                refuse(name, value, whole, f"must be a whole number >= {SIZES[name]}")
+            elif name in POSITIVE:
+                require_positive(**{name: value})
+            else:
+                require_range(0, math.inf, **{name: value})
     blocks, fewest = int(c["depth"].amax()), int(c["depth"].amin())
     for name in (name for name in list(c) if name in PER_BLOCK):
         c[name] = c[name] if c[name].dim() else c[name][None]

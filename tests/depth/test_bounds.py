@@ -880,6 +880,8 @@ REFUSED = {
     r"hidden\[0\] = 0.0 must be a whole number >= 1|hidden must be .*, got 0.0": lambda: lip_chain(
         replace(CLASS, hidden=0)
     ),
+    "input_norm must be positive and finite, got 0": lambda: lip_chain(replace(CLASS, input_norm=torch.tensor(0.0))),
+    r"s_out must lie in \[0, inf\), got nan": lambda: lip_chain(replace(CLASS, s_out=math.nan)),
     "n_classes must be a whole number >= 2, got 1.0": lambda: sensitivities(replace(CLASS, n_classes=1)),
     r"s_1 must lie in \[0, inf\), got -1.0": lambda: lip_chain(replace(CLASS, s_1=-1.0)),
     r"eps must lie in \[0, inf\), got -1e-05": lambda: lip_chain(replace(CLASS, eps=-1e-5)),
