@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from labkit import compute, training
-from labkit.depth import bounds
+from labkit.depth import bounds, jumpboard, task
 from labkit.depth.bounds import (
     NormClass,
     collapse,
@@ -34,7 +34,7 @@ from labkit.depth.bounds import (
     sensitivities,
     top_lipschitz,
 )
-from labkit.depth.network import ConvPostNormResNet, PostNormResNet, insert_block
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit, insert_block
 
 F64 = torch.float64
 MATRICES = ("w_in", "w_1", "w_2", "w_out")
@@ -784,6 +784,26 @@ def test_where_the_bounds_flip_in_the_notes(name):
     for factor, better in ((1.01, True), (0.99, False)):
         eps = bound(found * factor)
         assert (route_b(0.5, margin, 0.0, eps, eps) < 0.5) == (route_a(0.5, margin, 0.0, eps) < 0.5) == better
+
+
+@pytest.mark.parametrize("layer, expected", [(2, 3.0e7), (1, 1.3e8)])
+def test_where_the_full_class_flips_for_a_trained_network(layer, expected):
+    """Section e, D = 2, d = 16, full class: trained norms, the largest margin along a ridge direction; to a factor 2
+    (other draws of teacher and students).
+    """
+    teacher = task.TeacherTask(compute.generator(task.TEACHER_SEED))
+    x, y = teacher.sample(4000, compute.generator(0))
+    fresh, pool = teacher.sample(5000, compute.generator(1)), teacher.sample_inputs(5000, compute.generator(2))
+    old = fit(PostNormResNet(9, 16, 2, 16, 4), x, y, 300).model
+    along = jumpboard.direction(old, layer, *fresh, w1=16, loss="prob")
+    steps = jumpboard.line_search(old, along, *fresh).t * torch.arange(0.5, 6.5, 0.5, dtype=F64)
+    boards = [jumpboard.insert_direction(old, along, t) for t in steps]
+    gains = torch.stack([teacher.risk(old, pool, "prob") - teacher.risk(board, pool, "prob") for board in boards])
+    best = gains.argmax()
+    around = network_class(boards[best], x)
+    found = samples_needed(lambda n: cover_bound(n, around), gains[best] / 2).item()
+    assert expected / 2 < found < 2 * expected
+    assert "and may cancel its input" in collapse(around)  # trained blocks have s > 1
 
 
 @pytest.mark.parametrize("route", bounds.ROUTES)
