@@ -105,6 +105,22 @@ def lines(ax, key, x, ys, **style):
     return artist
 
 
+def spans(ax, key, y, edges, colors, **style):
+    """Horizontal bars at heights y (rows,), in parts: edges (rows, parts + 1), colors one a part, or (rows, parts)."""
+    artist, edges = _find(ax, key), numbers(edges)
+    if artist is None:
+        artist = LineCollection([], gid=key, **{"linewidths": 9, "capstyle": "butt", **style})
+        ax.add_collection(artist, autolim=False)
+    rows, parts = edges.shape[0], edges.shape[1] - 1
+    x = np.stack([edges[:, :-1], edges[:, 1:]], axis=-1)  # (rows, parts, 2)
+    height = np.broadcast_to(numbers(y)[:, None, None], x.shape)
+    segments = np.stack([x, height], axis=-1).reshape(rows * parts, 2, 2)
+    if not np.array_equal(numbers(artist.get_segments()).reshape(-1, 2, 2), segments):
+        artist.set_segments(segments)
+        artist.set_colors([mpl.colors.to_rgba(c) for c in np.broadcast_to(colors, (rows, parts)).ravel()])
+    return artist
+
+
 def dots(ax, key, x, y, **style):
     """Points without a line, each (points,)."""
     return line(ax, key, x, y, **{"linestyle": "none", "marker": "o", "markersize": 6, **style})

@@ -64,6 +64,7 @@ def everything(ax, shift):
     plots.line(ax, "line", x, x + shift)
     plots.lines(ax, "lines", x, torch.stack([x, x * shift]))
     plots.dots(ax, "dots", x, x - shift)
+    plots.spans(ax, "spans", [0, 1], [[0, shift, 1], [0, 0.5, 1]], ["red", "blue"])
     plots.now(ax, "now", 0.5, shift)
     plots.text(ax, "text", 0.5, shift, f"{shift}")
     plots.stems(ax, "stems", x * shift)
@@ -119,6 +120,17 @@ def test_named_dots_say_their_numbers():
     assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
     assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
     assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
+
+
+def test_spans_are_bars_in_parts(ax):
+    bars = plots.spans(ax, "bars", [3, 1], [[0, 2, 5], [1, 1, 4]], ["red", "blue"])
+    expected = [[[0, 3], [2, 3]], [[2, 3], [5, 3]], [[1, 1], [1, 1]], [[1, 1], [4, 1]]]
+    assert np.allclose(bars.get_segments(), expected)
+    colors = [mpl.colors.to_hex(color) for color in bars.get_colors()]
+    assert colors == ["#ff0000", "#0000ff"] * 2
+    moved = plots.spans(ax, "bars", [3, 1], [[0, 1], [1, 2]], [["red"], ["blue"]])
+    assert moved is bars and np.allclose(bars.get_segments(), [[[0, 3], [1, 3]], [[1, 1], [2, 1]]])
+    assert [mpl.colors.to_hex(color) for color in bars.get_colors()] == ["#ff0000", "#0000ff"]
 
 
 def test_error_dots_lie_above_the_current_point(ax):

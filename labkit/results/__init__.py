@@ -27,6 +27,7 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "lift_recovery": "labkit.results.lift_recovery:recipe",
     "depth_advantage": "labkit.results.depth_advantage:recipe",
     "scaling_law": "labkit.results.scaling_law:recipe",
+    "inserted_block": "labkit.results.inserted_block:recipe",
 }
 
 
