@@ -26,6 +26,7 @@ _ROOMS = (
     "compute",
     "course",
     "data",
+    "depth",
     "diagonal",
     "panel",
     "plots",

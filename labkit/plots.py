@@ -148,6 +148,17 @@ def text(ax, key, x, y, words, **style):
     return artist
 
 
+def corner(ax, key, row, words, color=INK, x=0.98):
+    """Bold words in a row (1 is the highest) of the upper right corner, ending at x of the width.
+
+    Without a key (None) they never move and are part of the background: drawing words takes longer than curves, so
+    the words stand there and only the number after them has a key.
+    """
+    y = 1 - 0.065 * row
+    style = {"color": color, "transform": ax.transAxes, "ha": "right", "va": "center", "weight": "bold", "zorder": 5}
+    return ax.text(x, y, words, **style) if key is None else text(ax, key, x, y, words, **style)
+
+
 def labels(ax, key, x, y, words, apart=0.1, **style):
     """A word beside each point (points,), below to the right, or above to the left where the axes end.
 

@@ -6,6 +6,9 @@ hold real values, computed on the CPU, but say that they live elsewhere and refu
 as CUDA tensors do.
 """
 
+import contextlib
+from unittest.mock import patch
+
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -46,13 +49,16 @@ class StandIn(TorchDispatchMode):
     """`with StandIn():` lets `tensor.to(STAND_IN)`, and whatever is computed from it, work."""
 
     def __enter__(self):
-        self._makers = _Makers()
-        self._makers.__enter__()
+        self._around = contextlib.ExitStack()
+        self._around.enter_context(_Makers())
+        # A wrapper cannot be made in inference mode: here it does nothing.
+        nothing = {"__enter__": lambda self: None, "__exit__": lambda self, *error: None}
+        self._around.enter_context(patch.multiple(torch.inference_mode, **nothing))
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
-        self._makers.__exit__(*error)
+        self._around.__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})

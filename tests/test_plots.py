@@ -163,3 +163,12 @@ def test_what_is_shown_already_is_left_alone():
         assert [artist.stale for artist in artists] == expected, change
         for artist in artists:
             artist.stale = False
+
+
+def test_corner_words_without_a_key_are_background():
+    """With a key they are one artist that moves, without one they are drawn once and for all."""
+    ax = Figure().add_subplot()
+    told = plots.corner(ax, None, 1, "size", x=0.8)
+    number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
+    assert told.get_gid() is None and number is again and again.get_text() == "9 %"
+    assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9

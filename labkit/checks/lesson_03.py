@@ -74,7 +74,7 @@ def two_equations(answer) -> str:
         found = pair(call(answer, alpha=alpha, share=share, beta_star=beta_star, root_k=root_k), "omega, tau")
         try:
             omega, tau = (float(value) for value in found)
-        except (TypeError, ValueError, RuntimeError):
+        except (TypeError, ValueError, RuntimeError, OverflowError):
             words = " and ".join(kind(value) for value in found)
             raise Wrong(f"omega and tau must be two numbers, got {words}.") from None
         if not (0 < omega < torch.inf and 0 < tau < torch.inf):
@@ -169,7 +169,7 @@ def switch(answer) -> str:
         raise NotAttempted("Replace the stub by your own code, then run this cell again.")
     try:
         alpha = float(alpha)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         raise Wrong(f"alpha must be a number, got {kind(alpha)}.") from None
     if not 0 < alpha < 1:
         hint = ": a ratio, not a number of samples." if alpha > 1 else "."

@@ -8,6 +8,7 @@
                    the gain along it; the signal without its bias; the fallback; two controls
 ``covariance``     the covariance of activation gradients, how diagonal it is, how many samples show a direction
 ``task``           a teacher whose Bayes risk is known, and the digits as real data
+``study``          students over many seeds, and what inserting a block does to them against training longer
 ``bounds``         generalization bounds of the class with the new block; routes A, B and B' to a test-risk guarantee
 ``scaling``        what assumptions on the gain of each insertion say about risk against depth and data
 =================  ====================================================================================================

@@ -21,10 +21,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from labkit import training
-from labkit.depth.network import ACTIVATIONS, FIRST_SEED, Block, PostNormResNet, require_activation, with_block
+from labkit.depth.network import (
+    ACTIVATIONS,
+    FIRST_SEED,
+    Block,
+    PostNormResNet,
+    classes_of,
+    require_activation,
+    sample_losses,
+    with_block,
+)
 from labkit.training import he
 from labkit.validate import as_tensors, refuse, require_finite, require_positive, require_range, require_whole
 
@@ -37,28 +45,12 @@ CACHED = 2**16  # numbers of a layer that a core keeps close: steps of a gain cu
 SECOND_DIFFERENCE = 2e-2  # h of a curvature, in units of the step: with ReLU only finite differences see the kinks
 
 
-# ---- Losses, one number a sample --------------------------------------------------------------------------------
-
-
-def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
-    """ℓ per sample: "ce", −ln p_y in nats, or "prob", 1 − p_y in [0, 1] (what Hoeffding's inequality needs).
-
-    logits (net, n, class), y int64 (n,) or (net, n) → (net, n). Raises ValueError for what does not fit.
-
-    >>> sample_losses(torch.zeros(1, 2, 4), torch.tensor([0, 3]), "prob")
-    tensor([[0.7500, 0.7500]])
-    """
-    if loss not in ("ce", "prob"):
-        raise ValueError(f"loss must be one of ce, prob, got {loss!r}")
-    y = _classes(logits, y)
-    classes_first = logits.mT.contiguous()  # (net, class, n): a softmax over a short last axis is five times slower
-    if loss == "ce":
-        return functional.cross_entropy(classes_first, y, reduction="none")
-    return 1 - torch.softmax(classes_first, 1).gather(1, y[:, None])[:, 0]
-
-
 def mean_loss(model: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
-    """L_S of each net on the sample: (net,)."""
+    """L_S, the mean loss of each net on the sample: (net,). Arguments as for `activation_gradient`.
+
+    >>> mean_loss(PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])).shape
+    torch.Size([1])
+    """
     with torch.no_grad():
         return sample_losses(model(x), y, loss).mean(1)
 
@@ -99,7 +91,14 @@ def draw_features(model: PostNormResNet, hidden: int, generators: Sequence[torch
 
 
 def features(model: PostNormResNet, z: Tensor, w1: Tensor, activation: str = "relu") -> Tensor:
-    """φ = σ(W_1 z) of a layer z (net, n, ..., width), w1 as `draw_features` gives it → (net, n, ..., hidden)."""
+    """φ = σ(W_1 z) of a layer z (net, n, ..., width), w1 as `draw_features` gives it → (net, n, ..., hidden).
+
+    Raises ValueError for a w1 of another shape and for an unknown activation.
+
+    >>> model = PostNormResNet(3, 8, 2, 8, 2)
+    >>> features(model, model.bottom(torch.eye(3, dtype=torch.float64), 1), draw_features(model, 5)).shape
+    torch.Size([1, 3, 5])
+    """
     require_activation(activation)
     if w1.dim() != 3 + len(model._kernel) or w1.shape[0] != model.n_nets or w1.shape[2] != model.width:
         wanted = ", ".join(map(str, (model.n_nets, "hidden", model.width, *model._kernel)))
@@ -116,7 +115,14 @@ class Moments(NamedTuple):
 
 
 def moments(g: Tensor, phi: Tensor) -> Moments:
-    """Of activation gradients g (net, n, ..., d) and features phi (net, n, ..., m) of the same samples."""
+    """M and Φ of activation gradients g (net, n, ..., d) and features phi (net, n, ..., m) of the same samples.
+
+    Raises ValueError for an empty sample and for shapes that do not fit.
+
+    >>> found = moments(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[[1.0, 2.0], [1.0, 0.0]]]))
+    >>> found.cross, found.second[0, 0], found.energy
+    (tensor([[[0., 1.]]]), tensor([1., 1.]), tensor([1.]))
+    """
     _require_pair(g, phi)
     n = g.shape[1]
     flat_g, flat_phi = g.flatten(1, -2), phi.flatten(1, -2)  # (net, n·position, ·)
@@ -210,7 +216,13 @@ def slope(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> 
 
 
 def scores(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Tensor:
-    """s_i = ⟨g_i, Vφ_i⟩ of each sample, (net, n): mean −G; what ``covariance.samples_to_see`` takes."""
+    """s_i = ⟨g_i, Vφ_i⟩ of each sample, (net, n): mean −G; what ``covariance.samples_to_see`` takes.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> bool((scores(model, found, x, y).mean(1) + found.gain).abs() < 1e-12)
+    True
+    """
     z, g = _look(model, direction.layer, x, y, direction.loss)
     return (g * _move(model, direction, z)).flatten(2).sum(2)
 
@@ -229,7 +241,13 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) -> Evaluation:
-    """G and S of a direction on another sample than the one that chose it."""
+    """G, S and E⟨g, Vφ⟩² of a direction on a sample: an honest one is not the sample that chose it.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> torch.allclose(evaluate(model, found, x, y).energy, found.energy)
+    True
+    """
     z, g = _look(model, direction.layer, x, y, direction.loss)
     move = _move(model, direction, z)
     s = (g * move).flatten(2).sum(2)
@@ -271,7 +289,12 @@ def line_curvature(
     """The largest second difference of the loss along V over [0, t_max], at ``points`` places (net,).
 
     It stands for βS or sup d²L/dt² in `quadratic_bound`. Sampled, so an estimate and not a certificate: a ReLU top has
-    kinks. t_max > 0: a number or (net,). In float64.
+    kinks. t_max > 0: a number or (net,). Needs float64.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = direction(model, 1, x, y, w1=2)
+    >>> line_curvature(model, found, x, y, t_max=0.5).shape
+    torch.Size([1])
     """
     require_whole(1, points=points)
     (t_max,) = as_tensors(t_max=t_max)
@@ -440,6 +463,13 @@ def fall_back(trained: PostNormResNet, board: PostNormResNet, x: Tensor, y: Tens
     """Condition 2: of each pair of nets the one with the smaller training loss, the trained one on a tie.
 
     ``trained`` and ``board`` have the same blocks: training started from the inserted block. Raises ValueError if not.
+    (Where the jumpboard is one of a population, L_S(board) is still that of the sample: only a known teacher has it.)
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> board = jumpboard(model, 1, x, y, w1=2).model
+    >>> chosen = fall_back(board, board, x, y)
+    >>> chosen.erm_gain.item(), chosen.fell_back.item()
+    (0.0, False)
     """
     if trained.blocks != board.blocks or trained.params.keys() != board.params.keys():
         raise ValueError("trained and board must have the same blocks: train the model with the inserted block")
@@ -487,7 +517,13 @@ def parameter_step(
 ) -> tuple[PostNormResNet, Step]:
     """One step of gradient descent on the *old* weights, its size by line search: the control for a jumpboard.
 
-    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample.
+    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample; a net
+    for which none of `HALVINGS` does stays as it is, with a warning.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> moved, step = parameter_step(model, x, y)
+    >>> bool((mean_loss(model, x, y) - mean_loss(moved, x, y) - step.gain).abs() < 1e-12)
+    True
     """
     params = {name: value.detach().requires_grad_() for name, value in model.params.items()}
     before = sample_losses(model.forward(params, x), y, loss).mean(1)
@@ -550,7 +586,7 @@ def _gains(model: PostNormResNet, direction: Direction, z: Tensor, move: Tensor,
         raise ValueError(f"t must be (step,) or ({model.n_nets}, step), got {tuple(t.shape)}")
     require_finite(t=t)
     t = t.to(z).expand(model.n_nets, -1)
-    y = _classes(z, y)
+    y = classes_of(z, y)
     before = sample_losses(model.top(z, direction.layer), y, direction.loss)[:, None]  # (net, 1, n)
     at_once = max(1, (CACHED if z.device.type == "cpu" else CACHED << 8) // z.numel())
     return torch.cat([_gains_at(model, direction, z, move, y, before, some) for some in t.split(at_once, 1)], 1)
@@ -596,17 +632,9 @@ def _energy(v: Tensor, second: Tensor) -> Tensor:
     return ((v @ second) * v).sum((1, 2))
 
 
-def _classes(out: Tensor, y: Tensor) -> Tensor:
-    """y as (net, n)."""
-    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
-        found = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"y must be int64 of shape {tuple(out.shape[1:2])} or {tuple(out.shape[:2])}, got {found}")
-    return y.expand(out.shape[:2])
-
-
 def _right(logits: Tensor, y: Tensor) -> Tensor:
     """The logit of the class: (net, n)."""
-    return logits.gather(-1, _classes(logits, y)[..., None])[..., 0]
+    return logits.gather(-1, classes_of(logits, y)[..., None])[..., 0]
 
 
 def _require_pair(g: Tensor, phi: Tensor) -> None:

@@ -24,7 +24,7 @@ from torch.nn import functional
 from labkit import training
 from labkit.depth.normalization import normalized, require_eps, require_norm, rms
 from labkit.training import Adam, Params, Trained, conv2d, he, linear, normal, to_nets
-from labkit.validate import require_whole
+from labkit.validate import refuse, require_whole
 
 ACTIVATIONS = {
     "relu": torch.relu,
@@ -40,6 +40,7 @@ STARTS = {  # of h = W_2 σ(W_1 z): which of W_1, W_2 is random, and whether a g
     "gate": (True, True, True),  # ReZero, h = α W_2 σ(W_1 z): the one scalar E⟨g, W_2 σ(W_1 z)⟩
     "random": (True, True, False),  # not function-preserving
 }
+LOSSES = ("ce", "prob")
 KERNEL = 3  # pixels, of the convolutions
 FIRST_SEED = 1_000_000  # of blocks that were given no generators: not a seed that drew the network itself
 
@@ -357,6 +358,32 @@ def block_names(model: PostNormResNet, layer: int) -> list[str]:
     return [name for name in model.params if name.endswith(f".{layer}")]
 
 
+def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
+    """ℓ per sample: "ce", −ln p_y in nats, or "prob", 1 − p_y in [0, 1] (what Hoeffding's inequality needs).
+
+    logits (net, n, class), y int64 (n,) or (net, n) → (net, n). Raises ValueError for what does not fit.
+
+    >>> sample_losses(torch.zeros(1, 2, 4), torch.tensor([0, 3]), "prob")
+    tensor([[0.7500, 0.7500]])
+    """
+    require_loss(loss)
+    y = classes_of(logits, y)
+    if y.device.type == "cpu":  # elsewhere a look would make every step wait; CUDA has an assertion
+        refuse("y", y, (y >= 0) & (y < logits.shape[-1]), f"must be a class from 0 to {logits.shape[-1] - 1}")
+    classes_first = logits.mT.contiguous()  # (net, class, n): a softmax over a short last axis is five times slower
+    if loss == "ce":
+        return functional.cross_entropy(classes_first, y, reduction="none")
+    return 1 - torch.softmax(classes_first, 1).gather(1, y[:, None])[:, 0]
+
+
+def classes_of(out: Tensor, y: Tensor) -> Tensor:
+    """Classes y (n,), shared by the nets, or (net, n), as (net, n) for an output (net, n, ...)."""
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
+        found = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"y must be int64 of shape {tuple(out.shape[1:2])} or {tuple(out.shape[:2])}, got {found}")
+    return y.expand(out.shape[:2])
+
+
 class Fitted(NamedTuple):
     """The trained model, and what ``labkit.training.train`` says about it."""
 
@@ -415,7 +442,7 @@ def fit(
         y,
         optimizer,
         steps,
-        loss=training.cross_entropy,
+        loss=lambda out, y: sample_losses(out, y).mean(1),
         per_net=per_net,
         batch=batch,
         generators=None if batch is None else generators,
@@ -428,3 +455,9 @@ def require_activation(activation: str) -> None:
     """Refuse what is no activation."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+
+
+def require_loss(loss: str) -> None:
+    """Refuse what is no loss."""
+    if loss not in LOSSES:
+        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")

@@ -123,10 +123,15 @@ def curvature_bound(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
 
 
 def normalized(u: Tensor, eps: float, norm: str = "rms", dim: int = -1) -> Tensor:
-    """`rms_norm` or `layer_norm` over any axis and without checks, for the inside of a network."""
+    """`rms_norm` or `layer_norm` over any axis and without checks, for the inside of a network.
+
+    >>> normalized(torch.tensor([3.0, 4.0]), eps=0.0)
+    tensor([0.8485, 1.1314])
+    """
     if norm == "layer":
         u = u - u.mean(dim, keepdim=True)
-    return u * (u.square().mean(dim, keepdim=True) + eps).rsqrt()
+    square = torch.linalg.vecdot(u, u, dim=dim).unsqueeze(dim)  # its backward pass is lighter than that of a mean
+    return u * (square / u.shape[dim] + eps).rsqrt()
 
 
 def require_norm(norm: str) -> None:

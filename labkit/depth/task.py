@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.data import digits
-from labkit.depth.network import PostNormResNet
+from labkit.depth.network import PostNormResNet, require_loss
 from labkit.validate import require_generator, require_positive, require_whole
 
 DIM, WIDTH, DEPTH, N_CLASSES = 8, 16, 4, 4
@@ -21,7 +21,6 @@ TEMPERATURE = 3.0
 RESIDUAL_STD = 1.0  # of the teacher's blocks: with the 1/√D of a student four blocks are hardly deeper than two
 TEACHER_SEED = 3  # of the teacher in the course: its Bayes risk is .58 nats
 ROWS = 20_000  # samples at a time where a population is passed through a stack of networks
-LOSSES = ("ce", "prob")
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +103,7 @@ class TeacherTask:
         "ce": the mean entropy of P(y | x), in nats. "prob" (loss 1 − p_y): 1 − mean max_y P(y | x), reached by
         putting all mass on the most likely class.
         """
-        _require_loss(loss)
+        require_loss(loss)
         p = self.probabilities(x)
         return -torch.xlogy(p, p).sum(-1).mean() if loss == "ce" else 1 - p.amax(-1).mean()
 
@@ -114,7 +113,7 @@ class TeacherTask:
 
     def losses(self, model: PostNormResNet, x: Tensor, loss: str = "ce") -> Tensor:
         """E[ℓ(f(x), y) | x] of each net and input: (net, n); differences of two models on the same x are paired."""
-        _require_loss(loss)
+        require_loss(loss)
         found = []
         with torch.no_grad():
             for rows in x.split(ROWS):
@@ -155,8 +154,3 @@ def digits_sample(
 
 def _with_one(x: Tensor) -> Tensor:
     return torch.cat([x, x.new_ones(len(x), 1)], 1)
-
-
-def _require_loss(loss: str) -> None:
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")

@@ -80,42 +80,43 @@ def min_penalty(x: Tensor, y: Tensor, root_k: float | Tensor, beta0: float | Ten
     return Interpolation(beta, residual, iterations, residual <= TOLERANCE[beta.dtype])
 
 
+@torch.inference_mode()
 def _newton(x: Tensor, y: Tensor, root_k: Tensor, two_s: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Damped Newton on x (b, n, dim), y (b, n), root_k (b, dim) from two_s (b, dim): β, residual, steps."""
     tolerance, eps = TOLERANCE[x.dtype], torch.finfo(x.dtype).eps
     beta_found, residual_found = torch.empty_like(root_k), torch.empty_like(scale)
     iterations = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     live = torch.arange(len(x), device=x.device)  # the problems still being worked on
-    beta = root_k / 2 * torch.sinh(two_s)  # (b, dim)
+    scale, half_k = torch.where(scale > 0, scale, 1)[:, None], root_k / 2
+    beta = half_k * torch.sinh(two_s)  # (b, dim)
     for step in range(MAX_STEPS + 1):
-        gap = y - (x @ beta[..., None]).squeeze(-1)  # (b, n)
-        residual = _norm(gap) / torch.where(scale > 0, scale, 1)
-        done = (residual <= tolerance) | (step == MAX_STEPS)
+        gap = y - (x @ beta[..., None])[..., 0]  # (b, n)
+        residual = torch.linalg.vector_norm(gap / scale, dim=-1)
+        done = residual <= tolerance if step < MAX_STEPS else torch.ones_like(live, dtype=torch.bool)
         if done.any():
             finished = live[done]
             beta_found[finished], residual_found[finished], iterations[finished] = beta[done], residual[done], step
-            if done.all():
+            if len(finished) == len(live):
                 break
             keep = ~done
-            live, x, y, root_k, two_s, scale, gap = (v[keep] for v in (live, x, y, root_k, two_s, scale, gap))
+            live, x, y, half_k, two_s, scale, gap = (v[keep] for v in (live, x, y, half_k, two_s, scale, gap))
 
-        weight = root_k * torch.cosh(two_s)  # √(k + 4β²) = dβ/ds
-        hessian = (x * weight[:, None, :]) @ x.mT  # (b, n, n)
-        direction = _solve(hessian, gap)
-        slope = 2 * (direction[:, None, :] @ x).squeeze(1)  # of 2s along the step, (b, dim)
+        weight = half_k * torch.cosh(two_s)  # √(k + 4β²)/2 = dβ/d2s
+        direction = _solve((x * weight[:, None]) @ x.mT, gap)  # of 2ν, (b, n)
+        slope = (direction[:, None] @ x)[:, 0]  # of 2s along the step, (b, dim)
 
         # Along the step the dual is convex with derivative pull(t), −pull_start at t = 0; a step is taken
         # unless it overshoots. (Near the minimum differences of the dual itself would have no digits left.)
-        pull_start, target = (gap * direction).sum(-1), (y * direction).sum(-1)
-        t = STEP_CAP / slope.abs().amax(-1).clamp_min(STEP_CAP)
+        target = (y * direction).sum(-1)
+        limit = target + (gap * direction).sum(-1) / 2 + 10 * eps * target.abs()
+        t = (STEP_CAP / slope.abs().amax(-1).clamp_min(STEP_CAP))[:, None]
         for _ in range(MAX_HALVINGS):
-            moved = two_s + t[:, None] * slope
-            beta = root_k / 2 * torch.sinh(moved)
-            pull = (beta * slope).sum(-1) / 2 - target
-            overshot = pull > pull_start / 2 + 10 * eps * target.abs()
+            moved = torch.addcmul(two_s, t, slope)
+            beta = half_k * torch.sinh(moved)
+            overshot = (beta * slope).sum(-1) > limit
             if not overshot.any():
                 break
-            t = torch.where(overshot, t / 2, t)
+            t = torch.where(overshot[:, None], t / 2, t)
         two_s = moved
     return beta_found, residual_found, iterations
 
@@ -204,7 +205,7 @@ def recovery_threshold(rho: float | Tensor) -> Tensor:
     t = torch.linspace(0, 8, 4001, dtype=rho.dtype, device=rho.device)
     density = torch.exp(-(t**2) / 2) / (2 * torch.pi) ** 0.5
     of_zeros = 2 * ((1 + t**2) * torch.special.ndtr(-t) - t * density)
-    return (rho[..., None] * (1 + t**2 - of_zeros) + of_zeros).amin(-1)
+    return (rho[..., None] * (1 + t**2 - of_zeros) + of_zeros).amin(-1).clamp_min(0)
 
 
 def batch_shape(x: Tensor, y: Tensor, **per_coordinate: Tensor) -> torch.Size:

@@ -21,7 +21,7 @@ from labkit import compute
 from labkit.diagonal.interpolate import min_penalty
 from labkit.diagonal.penalty import admit, root_k_finetune
 from labkit.diagonal.tasks import TaskPair, design
-from labkit.validate import require_broadcast, require_positive, require_range
+from labkit.validate import require_broadcast, require_generator, require_positive, require_range, require_whole
 
 MAX_STEPS = 60  # 3 to 8 are usual; beyond, `converged` says so
 FLOOR = 1e-12  # of √k: below, nothing changes any more
@@ -65,6 +65,9 @@ class PretrainingLaw:
     beta_star: Tensor  # (…, points), 0 or 1/√ρ_PT
     beta_pt: Tensor  # (…, points); where β*_PT = 0 only the half β̂_PT > 0, with the weight of both
     weight: Tensor  # (…, points), sums to 1
+    omega: Tensor  # (…), noise that each coordinate sees in pretraining; 0 for α ≥ 1
+    tau: Tensor  # (…), price of the penalty in pretraining; 0 for α ≥ 1
+    c: Tensor  # (…), of the initialization it is the law for
     converged: Tensor  # (…)
 
 
@@ -145,7 +148,7 @@ def generalization_error(
     lam: float | Tensor,
     gamma: float | Tensor,
     alpha_ft: float | Tensor,
-    alpha_pt: float | Tensor | None = None,
+    alpha_pt: float | Tensor | PretrainingLaw | None = None,
     noise_var: float | Tensor = 0.0,
     accuracy: str = "live",
 ) -> Generalization:
@@ -161,7 +164,9 @@ def generalization_error(
         c > 0, lam in [−1, 1], gamma ≥ 0: initialization, as in ``penalty.root_k_finetune``; √k below 1e-12 counts
             as 1e-12
         alpha_ft > 0: samples of fine-tuning / dim
-        alpha_pt > 0: samples of pretraining / dim, without noise; None or ≥ 1 means learned perfectly
+        alpha_pt > 0: samples of pretraining / dim, without noise; None or ≥ 1 means learned perfectly; or what
+            ``pretraining_law`` gave for the ρ_PT of the task and the same c, which saves solving it again (a law
+            keeps the accuracy that it was solved with)
         noise_var ≥ 0: σ², variance of the noise on the labels of fine-tuning
         accuracy: "live", relative error of the result ≤ 1e-3, or "reference", ≤ 1e-6 (for α ≤ 0.99 or ≥ 1)
 
@@ -177,18 +182,29 @@ def generalization_error(
     _require_task(task)
     rule = _rule(accuracy)
     given = {"c": c, "lam": lam, "gamma": gamma, "alpha_ft": alpha_ft, "noise_var": noise_var}
-    dtype, shape, (c, lam, gamma, alpha, noise_var, *rest) = _admit(
-        **given, **({} if alpha_pt is None else {"alpha_pt": alpha_pt})
-    )
+    law = alpha_pt if isinstance(alpha_pt, PretrainingLaw) else None
+    if law is not None:
+        given["alpha_pt"] = 1 + law.omega
+    elif alpha_pt is not None:
+        given["alpha_pt"] = alpha_pt
+    dtype, shape, (c, lam, gamma, alpha, noise_var, *rest) = _admit(**given)
+    if law is not None:
+        _require_law_of(task, c, law)
     root_k_finetune(0.0, c, lam, gamma)  # refuses the saddle
 
     # Pretraining is solved once for what it depends on; `which` says which of its solutions a point uses.
     pretrained = torch.broadcast_tensors(c, *rest)
     which = torch.arange(pretrained[0].numel(), device=c.device).reshape(pretrained[0].shape)
     size = max(1, _chunk(c) // (12 * rule.nodes * rule.kinds))
-    parts = zip(*(value.reshape(-1).split(size) for value in pretrained), strict=True)
-    found = zip(*(_after_pretraining(task, *part, rule=rule) for part in parts), strict=True)
-    share, beta_pt, converged = (torch.cat(values) for values in found)  # (pretrainings, 2, kinds)
+    found = []
+    for part in which.reshape(-1).split(size):
+        at_c, *at_alpha = (value.reshape(-1)[part] for value in pretrained)
+        if law is not None:
+            known = _law_at(law, pretrained[0].shape, part, c.dtype)
+        else:
+            known = _law(torch.full_like(at_c, task.rho_pt), at_c, *at_alpha, rule) if at_alpha else None
+        found.append(_after_pretraining(task, at_c, known, rule))
+    share, beta_pt, converged = (torch.cat(values) for values in zip(*found, strict=True))  # (pretrainings, 2, kinds)
     seen = (share > NEGLIGIBLE).any(0)
     zeros = int(seen[0].sum())
     share, beta_pt = share[:, seen], beta_pt[:, seen]
@@ -230,7 +246,7 @@ def pretraining_law(
 ) -> PretrainingLaw:
     """What pretraining on alpha_pt·dim samples leaves of each true coefficient: β̂_PT = prox(β*_PT + ωz, 2c, τ).
 
-    Arguments and errors as for ``pretraining_error``, whose ω and τ it uses. The points are a quadrature of z, exact
+    Arguments and errors as for ``pretraining_error``, whose ω and τ it holds. The points are a quadrature of z, exact
     for smooth functions; with alpha_pt ≥ 1 all of them have β̂_PT = β*_PT.
 
     >>> law = pretraining_law(0.1, c=1e-3, alpha_pt=0.3)
@@ -263,36 +279,46 @@ def _pretraining(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> Generali
     return _solve(lambda points: _before_pretraining(rho[points], c[points]), 3, alpha, torch.zeros_like(alpha), rule)
 
 
+@torch.inference_mode()
 def _law(rho: Tensor, c: Tensor, alpha: Tensor, rule: _Rule) -> PretrainingLaw:
     found = _pretraining(rho, c, alpha, rule)
     exact = found.omega == 0
     at = _quadrature(_before_pretraining(rho, c), torch.where(exact, 1, found.omega), found.tau, rule)
     star = at.star.expand_as(at.beta).flatten(1)
     beta = torch.where(exact[:, None], star, at.beta.flatten(1))
-    return PretrainingLaw(star, beta, at.weight.flatten(1), found.converged)
+    return PretrainingLaw(star, beta, at.weight.flatten(1), found.omega, found.tau, c, found.converged)
 
 
+def _law_at(law: PretrainingLaw, shape: torch.Size, points: Tensor, dtype: torch.dtype) -> PretrainingLaw:
+    """The law at some points of a grid of this shape, (points, …)."""
+    each = {f.name: getattr(law, f.name) for f in fields(law)}
+    axes = law.omega.dim()
+    each = {k: v.expand((*shape, *v.shape[axes:])).reshape((-1, *v.shape[axes:]))[points] for k, v in each.items()}
+    return PretrainingLaw(**{k: v if v.dtype == torch.bool else v.to(dtype) for k, v in each.items()})
+
+
+@torch.inference_mode()
 def _after_pretraining(
-    task: TaskPair, c: Tensor, alpha: Tensor | None = None, *, rule: _Rule
+    task: TaskPair, c: Tensor, law: PretrainingLaw | None, rule: _Rule
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Shares of the coordinates by β̂_PT, those with β*_FT = 0 and the others, and β̂_PT, each (points, 2, kinds).
 
-    Perfect pretraining (no alpha) leaves two values of β̂_PT. Else there are many, of which √k is a smooth function of
+    Perfect pretraining (no law) leaves two values of β̂_PT. Else there are many, of which √k is a smooth function of
     asinh(β̂_PT/c): the few of a Gauss rule stand for all of them.
     """
-    rho, scale = torch.full_like(c, task.rho_pt), c[:, None, None]
-    if alpha is None:
-        before = _before_pretraining(rho, c)
-        law = PretrainingLaw(before.star, before.star, before.share, torch.ones_like(c, dtype=torch.bool))
+    if law is None:
+        before = _before_pretraining(torch.full_like(c, task.rho_pt), c)
+        star, beta_pt, weight, converged = before.star, before.star, before.share, torch.ones_like(c, dtype=torch.bool)
     else:
-        law = _law(rho, c, alpha, rule)
-    active = torch.where(law.beta_star > 0, task.rho_shared, task.rho_new)  # P(β*_FT ≠ 0 | β*_PT)
-    share = torch.stack([law.weight * (1 - active), law.weight * active], 1)
-    beta_pt = law.beta_pt[:, None].expand_as(share)
-    if alpha is not None:
+        star, beta_pt, weight, converged = law.beta_star, law.beta_pt, law.weight, law.converged
+    active = torch.where(star > 0, task.rho_shared, task.rho_new)  # P(β*_FT ≠ 0 | β*_PT)
+    share = torch.stack([weight * (1 - active), weight * active], 1)
+    beta_pt = beta_pt[:, None].expand_as(share)
+    if law is not None:
+        scale = c[:, None, None]
         node, share = _gauss(torch.asinh(beta_pt.abs() / scale), share, rule.kinds)
         beta_pt = scale * torch.sinh(node)
-    return share, beta_pt, law.converged
+    return share, beta_pt, converged
 
 
 def _gauss(values: Tensor, weight: Tensor, points: int) -> tuple[Tensor, Tensor]:
@@ -301,8 +327,8 @@ def _gauss(values: Tensor, weight: Tensor, points: int) -> tuple[Tensor, Tensor]
     It has the moments of the measure up to degree 2·points − 1. Lanczos' method on diag(values) makes the Jacobi
     matrix; its eigenvalues are the new values, the first entries of its eigenvectors give the weights (Golub, Welsch).
     """
-    total = weight.sum(-1, keepdim=True)
-    tiny = torch.finfo(values.dtype).eps * values.abs().amax(-1, keepdim=True)
+    total, zero = weight.sum(-1, keepdim=True), weight.new_zeros(())
+    tiny = 16 * torch.finfo(values.dtype).eps * values.abs().amax(-1, keepdim=True)
     basis = torch.zeros(*values.shape, points + 1, dtype=values.dtype, device=values.device)
     basis[..., 0] = (weight / torch.where(total > 0, total, 1)).sqrt()
     jacobi = torch.zeros(*values.shape[:-1], points, points, dtype=values.dtype, device=values.device)
@@ -312,11 +338,12 @@ def _gauss(values: Tensor, weight: Tensor, points: int) -> tuple[Tensor, Tensor]
         for _ in range(2):  # once is not enough against rounding
             new = new - basis @ (basis.mT @ new)
         norm = new.norm(dim=-2)
-        basis[..., j + 1] = torch.where(norm > 16 * tiny, new[..., 0] / norm, 0)  # 0: the measure has no more points
+        basis[..., j + 1] = torch.where(norm > tiny, new[..., 0] / norm, zero)  # 0: the measure has no more points
     value, vector = torch.linalg.eigh(jacobi, UPLO="U")
     return value, total * vector[..., 0, :] ** 2
 
 
+@torch.inference_mode()  # an eighth of the time, against no_grad
 def _solve(
     kinds: Callable[[Tensor], _Kinds], panels: int, alpha: Tensor, noise_var: Tensor, rule: _Rule
 ) -> Generalization:
@@ -356,72 +383,72 @@ def _fixed_point(kinds: _Kinds, alpha: Tensor, noise_var: Tensor, rule: _Rule) -
         h = 2 * torch.sqrt(kinds.half_k**2 + follow**2 * square)
         y = torch.log((kinds.share * h).sum(1) * (1 - alpha) / alpha)
         follow = h / (h + y.exp()[:, None])
+    at, done = torch.stack([x, y]), torch.zeros_like(x, dtype=torch.bool)
     x_low, x_high = torch.full_like(x, -80), torch.full_like(x, 60)
     y_low, y_high = torch.full_like(x, -torch.inf), torch.full_like(x, torch.inf)
+    level, logarithm = torch.logit(alpha), torch.log(alpha)
+    zero, infinity = x.new_tensor(0.0), x.new_tensor(torch.inf)  # a number in `where` would be made anew each time
 
-    found, reached = torch.stack([x, y]), torch.zeros_like(x, dtype=torch.bool)
-    live = torch.arange(len(x), device=x.device)  # the points still being worked on
+    found, reached = torch.empty_like(at), torch.empty_like(done)
+    live = torch.arange(len(x), device=x.device)  # the points still being worked on, and some that are done
     for _ in range(MAX_STEPS):
+        x, y = at
         g, e, g_x, g_y, e_x, e_y = _moments(kinds, x, y, rule)
-        f1 = torch.logit(g) - torch.logit(alpha)
-        f2 = torch.log((noise_var + e) / alpha) - x
-        a11, a12 = g_x / (g * (1 - g)), g_y / (g * (1 - g))
-        a21, a22 = e_x / (noise_var + e) - 1, e_y / (noise_var + e)
-        ridge, slope = f2 - a22 / a12 * f1, a21 - a22 / a12 * a11  # F2 and its slope, carried to the ridge
+        total, odds = noise_var + e, g * (1 - g)  # the slopes of F1 are g_x/odds and g_y/odds
+        f1, f2 = torch.logit(g) - level, torch.log(total) - logarithm - x
+        off, slant = odds * f1 / g_y, g_x / g_y  # the ridge lies at y − off, and its slope is −slant
+        ridge, slope = f2 - e_y / total * off, (e_x - e_y * slant) / total - 1  # F2 and its slope, carried to the ridge
         dx = torch.where(slope < 0, -ridge / slope, 4 * ridge.sign())
-        dy = -(f1 + a11 * dx) / a12
+        last = torch.stack([dx, -(off + slant * dx)])
+        now = ((last.abs() < rule.tolerance).all(0) | (x < RECOVERED) & (f1.abs() < 1)) & ~done
+        last = at + torch.where(now, last.clamp(-rule.tolerance, rule.tolerance), zero)
 
-        done = torch.maximum(dx.abs(), dy.abs()) < rule.tolerance
-        done |= (x < RECOVERED) & (f1.abs() < 1)
-        found[:, live] = torch.stack([x, y]) + torch.stack([dx, dy]).clamp(-rule.tolerance, rule.tolerance)
-        reached[live] = done
-        if done.all():
-            break
-
-        near = (f1 / a12).abs() <= 1  # of y from the ridge
+        near = off.abs() <= 1
         sure = near & (ridge.abs() > f1.abs())  # of the sign of F2 on the ridge
         x_low = torch.where(sure & (ridge > 0), x, x_low)
         x_high = torch.where(sure & (ridge < 0), x, x_high)
         moving = sure | (near & (dx.abs() < 2))
         dx = dx.clamp(-4, 4)
-        wall = torch.where(dx < 0, x_low, x_high)
-        dx = torch.where((wall - x - dx) * dx > 0, dx, (wall - x) / 2)  # not through the wall: half way
-        dx = torch.where(moving, dx, 0)
+        room = torch.where(dx < 0, x_low, x_high) - x
+        dx = torch.where((room - dx) * dx > 0, dx, room / 2)  # not through the wall: half way
+        dx = torch.where(moving, dx, zero)
         y_low, y_high = torch.where(f1 > 0, y, y_low), torch.where(f1 > 0, y_high, y)
-        new = y - ((f1 + a11 * dx) / a12).clamp(-4, 4)
+        new = y - (off + slant * dx).clamp(-4, 4)
         middle = (y_low + y_high) / 2
-        outside = ~moving & ((new <= y_low) | (new >= y_high)) & middle.isfinite()
-        x, y = x + dx, torch.where(outside, middle, new)
-        y_low = torch.where(moving, -torch.inf, y_low)  # the bracket was for the old x
-        y_high = torch.where(moving, torch.inf, y_high)
+        outside = ~moving & ((new <= y_low) | (new >= y_high)) & (middle.abs() < torch.inf)
+        y_low = torch.where(moving, -infinity, y_low)  # the bracket was for the old x
+        y_high = torch.where(moving, infinity, y_high)
 
-        if done.any():
-            keep = ~done
-            live, kinds = live[keep], kinds.at(keep)
-            x, y, x_low, x_high, y_low, y_high, alpha, noise_var = torch.stack(
-                [x, y, x_low, x_high, y_low, y_high, alpha, noise_var]
-            )[:, keep]
+        done |= now
+        at = torch.where(done, last, torch.stack([x + dx, torch.where(outside, middle, new)]))
+        left = int((~done).sum())
+        if left <= len(live) / 2:  # dropping some costs as much as a few of them more
+            found[:, live], reached[live], keep = at, done, ~done
+            if not left:
+                break
+            live, done, kinds = live[keep], done[keep], kinds.at(keep)
+            numbers = torch.stack([x_low, x_high, y_low, y_high, alpha, noise_var, level, logarithm])[:, keep]
+            at, (x_low, x_high, y_low, y_high, alpha, noise_var, level, logarithm) = at[:, keep], numbers
+    found[:, live], reached[live] = at, done
     return *found, reached
 
 
 def _moments(kinds: _Kinds, x: Tensor, y: Tensor, rule: _Rule) -> tuple[Tensor, ...]:
     """g = E prox′, e = E(β̂ − β*)² at ω² = eˣ, τ = e^y, and ∂g/∂x, ∂g/∂y, ∂e/∂x, ∂e/∂y; all (points,)."""
     at = _quadrature(kinds, (x / 2).exp(), y.exp(), rule)
-    inverse = (at.stretch + at.b).reciprocal_()
+    inverse = at.h.reciprocal()
     follow = at.stretch * inverse  # prox′
-    lag = at.b * inverse  # 1 − prox′
-    bt = at.b * at.t
-    err = at.beta - at.star
-    noise = err + bt  # ωz
-    pull = err * follow
+    lag = inverse * at.b  # 1 − prox′
+    bent = inverse.mul_(lag).mul_(at.beta)  # consumes `inverse`
+    pull = at.err * follow
 
     def mean(values: Tensor) -> Tensor:
-        return (at.weight * values).sum((1, 2))
+        return values.mul_(at.weight).sum((1, 2))  # consumes `values`
 
-    lag_bent = lag * at.beta * inverse
-    g_x = mean(lag_bent * inverse * noise) / 2
-    g_y = -mean(lag * torch.addcmul(follow, lag_bent, at.t))
-    return mean(follow), mean(err * err), g_x, g_y, mean(pull * noise), -2 * mean(pull * bt)
+    g_y = mean(torch.addcmul(follow, bent, at.t).mul_(lag)).neg_()
+    g_x = mean(bent.mul_(at.noise).div_(at.h)) / 2
+    e_x, e_y = mean(at.noise.mul_(pull)), mean(pull.mul_(at.bt)) * -2
+    return mean(follow), mean(at.err.square()), g_x, g_y, e_x, e_y
 
 
 class _Nodes(NamedTuple):
@@ -429,10 +456,14 @@ class _Nodes(NamedTuple):
 
     weight: Tensor  # share of the kind × probability; sums to 1 over panels and nodes
     star: Tensor  # β*
+    t: Tensor
     beta: Tensor  # β̂ = A·sinh t
     stretch: Tensor  # A·cosh t
-    t: Tensor
     b: Tensor
+    h: Tensor  # A·cosh t + B
+    bt: Tensor  # B·t
+    err: Tensor  # β̂ − β*
+    noise: Tensor  # ωz
 
 
 def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, rule: _Rule) -> _Nodes:
@@ -442,29 +473,30 @@ def _quadrature(kinds: _Kinds, omega: Tensor, tau: Tensor, rule: _Rule) -> _Node
     z = −2.5. Each panel gets its exact share of the Gaussian, so the weights sum to 1 however coarse the rule is.
     """
     omega, b = omega[:, None], tau[:, None] / 2
-    spikes = slice(kinds.zeros, None)
+    spikes, many = slice(kinds.zeros, None), kinds.star.shape[1]
     a1, star1, share1 = kinds.half_k[:, spikes], kinds.star[:, spikes], kinds.share[:, spikes]
+    a, star = torch.cat([kinds.half_k, a1, a1], 1), torch.cat([kinds.star, star1], 1)
+    # Ends of panels: the upper ones of half lines of the kinds with β* = 0, of bulks and of tails; the lower of tails.
     reach = rule.reach * omega
-    r = torch.cat([kinds.star + reach, (star1 - KNEE * omega).clamp_min(0), star1 - reach], 1)
-    ends = _invert(r, torch.cat([kinds.half_k, a1, a1], 1), b, steps=4)
-    high, knee, low = ends.split([kinds.star.shape[1], a1.shape[1], a1.shape[1]], 1)
+    r = torch.cat([kinds.star + reach, (star1 - KNEE * omega).clamp_min_(0), star1 - reach], 1)
+    ends, panels = _invert(r, a, b, steps=4), star.shape[1]
+    knee = ends[:, many:panels]
     z = (a1 * torch.sinh(knee) + b * knee - star1) / omega  # of the knee used, an upper bound of the one wanted
     tail = share1 * torch.special.ndtr(z)
-    # Panels: half lines of the kinds with β* = 0, bulks of the others, tails of the others.
     share = torch.cat([kinds.share[:, : kinds.zeros], share1 - tail, tail], 1)[..., None]
-    low = torch.cat([torch.zeros_like(high[:, : kinds.zeros]), knee, low], 1)[..., None]
-    high = torch.cat([high, knee], 1)[..., None]
-    a, star = torch.cat([kinds.half_k, a1], 1)[..., None], torch.cat([kinds.star, star1], 1)[..., None]
+    low = torch.nn.functional.pad(ends[:, many:], (kinds.zeros, 0))[..., None]
+    a, star, b = a[:, :panels, None], star[..., None], b[..., None]
 
     node, weight = (torch.as_tensor(v, dtype=a.dtype, device=a.device) for v in LEGENDRE[rule.nodes])
-    t = low + (high - low) * node
+    t = torch.addcmul(low, ends[:, :panels, None] - low, node)
     grown = t.exp().mul_(a / 2)
     shrunk = grown.reciprocal().mul_(a * a / 4)
-    beta, stretch, b = grown - shrunk, grown.add_(shrunk), b[..., None]
-    z = (b * t).add_(beta).sub_(star).div_(omega[..., None])
-    weight = z.square_().mul_(-0.5).exp_().mul_(stretch + b).mul_(weight)
+    beta, stretch = grown - shrunk, grown.add_(shrunk)
+    h, bt, err = stretch + b, b * t, beta - star
+    noise = err + bt
+    weight = noise.square().mul_(-0.5 / omega[..., None] ** 2).exp_().mul_(h).mul_(weight)
     weight.mul_(share / weight.sum(-1, keepdim=True))
-    return _Nodes(weight, star, beta, stretch, t, b)
+    return _Nodes(weight, star, t, beta, stretch, b, h, bt, err, noise)
 
 
 def _require_task(task: TaskPair) -> None:
@@ -472,8 +504,20 @@ def _require_task(task: TaskPair) -> None:
         raise TypeError(f"task must be a TaskPair, got {type(task).__name__}")
 
 
+def _require_law_of(task: TaskPair, c: Tensor, law: PretrainingLaw) -> None:
+    tiny = 16 * max(torch.finfo(v.dtype).eps for v in (law.weight, law.c, c))
+    whole = (law.weight >= 0).all(-1) & ((law.weight.sum(-1) - 1).abs() <= 1e-3) & law.beta_pt.isfinite().all(-1)
+    if not whole.all():
+        raise ValueError("alpha_pt must be a law as pretraining_law gives it, got one whose weights do not sum to 1")
+    for name, there, here in (("rho_pt", law.beta_star.amax(-1) ** -2, task.rho_pt), ("c", law.c, c)):
+        off = (there - here).abs() > tiny * there
+        if off.any():
+            got, want = (torch.as_tensor(v).expand(off.shape)[off][0] for v in (there, here))
+            raise ValueError(f"alpha_pt must be a law for {name} = {want:g}, got one for {name} = {got:g}")
+
+
 def _rule(accuracy: str) -> _Rule:
-    if accuracy not in ACCURACY:
+    if not isinstance(accuracy, str) or accuracy not in ACCURACY:
         raise ValueError(f"accuracy must be one of {', '.join(ACCURACY)}, got {accuracy!r}")
     return ACCURACY[accuracy]
 
@@ -483,6 +527,10 @@ def _admit(**named: float | Tensor) -> tuple[torch.dtype, torch.Size, list[Tenso
     values = admit(**named)
     named = dict(zip(named, values, strict=True))
     shape = require_broadcast(**named)
+    if 0 in shape:
+        raise ValueError(
+            f"there is nothing to solve: got {', '.join(f'{k} {tuple(v.shape)}' for k, v in named.items())}"
+        )
     for name, value in named.items():
         if name in ("alpha_ft", "alpha_pt", "rho_pt"):
             require_positive(**{name: value})
@@ -495,8 +543,11 @@ def _admit(**named: float | Tensor) -> tuple[torch.dtype, torch.Size, list[Tenso
 
 
 def _shaped(found, shape: torch.Size, dtype: torch.dtype):
-    """The fields (points, …) of a result as (*shape, …), in the dtype of the arguments."""
-    values = {f.name: getattr(found, f.name) for f in fields(found)}
+    """The fields (points, …) of a result as (*shape, …), in the dtype of the arguments.
+
+    Copies: what was made in inference mode could not be used where a graph is built.
+    """
+    values = {f.name: getattr(found, f.name).clone() for f in fields(found)}
     return type(found)(
         **{k: (v if v.dtype == torch.bool else v.to(dtype)).reshape((*shape, *v.shape[1:])) for k, v in values.items()}
     )
@@ -537,10 +588,9 @@ def simulate(
     (tensor([0.5367, 0.3324, 0.4517]), tensor([0.0349, 0.0742, 0.0927]))
     """
     _require_task(task)
-    for name, value, least in (("dim", dim, 1), ("trials", trials, 2)):
-        if not value >= least or value != int(value):
-            reason = ", for a standard error" if name == "trials" else ""
-            raise ValueError(f"{name} must be a whole number >= {least}{reason}, got {value}")
+    require_whole(1, dim=dim)
+    require_whole(2, trials=trials)
+    require_generator(generator)
     given = {"c": c, "lam": lam, "gamma": gamma, "noise_var": noise_var, "alpha_ft": alpha_ft}
     given |= {} if alpha_pt is None else {"alpha_pt": alpha_pt}
     dtype, shape, (c, lam, gamma, noise_var, *alphas) = _admit(**given)

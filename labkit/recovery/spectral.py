@@ -180,7 +180,7 @@ def _sum_by_syrk(x: Tensor, t: Tensor, degree: int, size: int) -> Tensor:
     total = torch.zeros(size, size, dtype=torch.float64, device="cpu")
     part = total if x.dtype == torch.float64 else torch.zeros_like(total, dtype=x.dtype)
     buffer = None
-    for number, rows in enumerate(chunks(x, size // 2), 1):
+    for number, rows in enumerate(chunks(x, size // 4), 1):  # longer ones: syrk wants them, and each sign fills half
         some, label = x[rows], t[rows]
         if buffer is None:
             buffer = x.new_empty(size * len(some))

@@ -1,6 +1,5 @@
 """Many nets as one against a loop over single nets: rows for `make bench`."""
 
-import time
 from itertools import pairwise
 
 import torch
@@ -8,8 +7,7 @@ from torch import nn
 
 from labkit import compute, training
 from labkit.training import conv2d, cross_entropy, linear, mse, to_nets
-
-REPEATS = 5  # in turns; the least time counts: the rest is what else the computer did
+from tests.calibration import race
 
 
 def rows():
@@ -90,15 +88,3 @@ def loop(models, x, y, steps, loss):
             optimizer.zero_grad()
             loss(model(x), y).backward()
             optimizer.step()
-
-
-def race(*functions):
-    """The least seconds of each function over `REPEATS` rounds."""
-    times = []
-    for _ in range(REPEATS):
-        times.append([])
-        for function in functions:
-            start = time.perf_counter()
-            function()
-            times[-1].append(time.perf_counter() - start)
-    return tuple(map(min, zip(*times, strict=True)))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.depth import covariance, jumpboard, network, normalization
+from labkit.depth import covariance, jumpboard, network, normalization, study
 from labkit.depth import task as task_room
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit
 from labkit.depth.task import TeacherTask, digits_sample
@@ -119,8 +119,16 @@ def teacher():
     return x, y, task.probabilities(x), task.bayes_risk(x), task.losses(task.teacher, x), task.risk(task.teacher, x)
 
 
+def insertion():
+    task = TeacherTask(compute.generator(0))
+    old = study.students(task, 40, 3, range(2), width=6, dtype=torch.float64)
+    done = study.insertion(task, old, range(2), hidden=3, further=3, population=task.sample_inputs(50, generators()[0]))
+    return old.model(old.x), done.risk, done.train, done.bars, done.change("insert"), done.against_control
+
+
 MADE = {
     "TeacherTask": teacher,
+    "students and insertion": insertion,
     "sample_each": lambda: TeacherTask(compute.generator(0)).sample_each(5, generators(n=2)),
     "digits_sample": lambda: tuple(digits_sample(10, compute.generator(0))),
     "PostNormResNet": lambda: tuple(PostNormResNet(5, 4, 1, 3, 2).params.values()),
@@ -144,12 +152,22 @@ def test_what_is_made_has_a_device(name):
     assert_same(result, MADE[name](), rtol=0, atol=0)
 
 
-REFUSING = {"require_norm", "require_eps", "require_activation"}  # no tensors in their results
+REFUSING = {
+    "require_norm",
+    "require_eps",
+    "require_activation",
+    "require_loss",
+    "streams",
+    "classes_of",
+}  # no tensors in their results
 
 
-@pytest.mark.parametrize("room", [normalization, network, jumpboard, covariance, task_room], ids=lambda r: r.__name__)
+@pytest.mark.parametrize(
+    "room", [normalization, network, jumpboard, covariance, task_room, study], ids=lambda r: r.__name__
+)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
     inside = inspect.getsource(everything) + inspect.getsource(insertions) + inspect.getsource(found)
+    inside += inspect.getsource(insertion)
     called = {name for name, _ in own if f".{name}(" in inside or f" {name}(" in inside} | REFUSING
     assert {name for name, _ in own if not name.startswith("_")} <= called | set(CALLS) | set(MADE)

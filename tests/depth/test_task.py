@@ -8,7 +8,7 @@ import torch
 from labkit import compute
 from labkit.depth import task as room
 from labkit.depth.jumpboard import mean_loss, sample_losses
-from labkit.depth.network import PostNormResNet
+from labkit.depth.network import LOSSES, PostNormResNet
 from labkit.depth.task import TeacherTask, digits_sample
 from tests.depth.conftest import generators
 
@@ -59,7 +59,7 @@ def test_bayes_risk_of_the_course_is_that_of_the_notes(task):
     assert 0.571 <= task.bayes_risk(x).item() <= 0.583
 
 
-@pytest.mark.parametrize("loss", room.LOSSES)
+@pytest.mark.parametrize("loss", LOSSES)
 def test_risk_is_the_mean_over_drawn_labels(task, trained, loss):
     x, y = task.sample(40_000, compute.generator(6))
     drawn = sample_losses(trained(x), y, loss)
