@@ -25,6 +25,9 @@ FOLDER = Path(__file__).parent
 RECIPES = {  # name -> the function, as module:name, that returns its recipe at the current profile
     "recovery_by_scale": "labkit.results.recovery_by_scale:recipe",
     "inserted_block": "labkit.results.inserted_block:recipe",
+    "depth_width_data": "labkit.results.depth_width_data:recipe",
+    "deep_failures": "labkit.results.depth_width_data:deep_failures",
+    "insert_or_train": "labkit.results.insert_or_train:recipe",
 }
 
 

@@ -10,7 +10,7 @@ from labkit import check
 from labkit.checks import exercises
 from labkit.diagonal import penalty
 from labkit.diagonal.interpolate import min_penalty
-from tests.checks import lesson_03, lesson_04, lesson_12
+from tests.checks import lesson_03, lesson_04, lesson_12, lesson_14
 
 
 def k_map(beta_pt, c, lam, gamma):
@@ -266,8 +266,8 @@ WRONG = {
     ],
 }  # fmt: skip
 SEEDS = [3, 2, 1]
-RIGHT |= lesson_03.RIGHT | lesson_04.RIGHT | lesson_12.RIGHT
-WRONG |= lesson_03.WRONG | lesson_04.WRONG | lesson_12.WRONG
+RIGHT |= lesson_03.RIGHT | lesson_04.RIGHT | lesson_12.RIGHT | lesson_14.RIGHT
+WRONG |= lesson_03.WRONG | lesson_04.WRONG | lesson_12.WRONG | lesson_14.WRONG
 
 
 def cases(table):
