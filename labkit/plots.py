@@ -9,6 +9,7 @@ artist alone when they are called with what it shows already.
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.scale
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
@@ -286,6 +287,13 @@ def root_axis(ax, high, ticks):
     """Make y an error axis in √: it has a zero, as a log axis has not, and still tells small errors apart."""
     ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     ax.set(ylim=(0, high), yticks=ticks, yticklabels=[f"{tick:g}" for tick in ticks])
+
+
+def asinh_axis(axis, ticks, linear):
+    """Make an axis of both signs: linear up to about ``linear``, logarithmic beyond; its limits are the outer ticks."""
+    axis.axes.set(**{f"{axis.axis_name}scale": mpl.scale.AsinhScale(axis, linear_width=linear)})
+    axis.set_ticks(ticks, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks])
+    axis.axes.set(**{f"{axis.axis_name}lim": (ticks[0], ticks[-1])})
 
 
 # --- the regime triangle ------------------------------------------------------------------------------

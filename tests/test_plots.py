@@ -172,3 +172,11 @@ def test_corner_words_without_a_key_are_background():
     number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
     assert told.get_gid() is None and number is again and again.get_text() == "9 %"
     assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9
+
+
+def test_asinh_axis_keeps_zero_and_signs():
+    ax = Figure().add_subplot()
+    plots.asinh_axis(ax.yaxis, (-1, -0.1, 0, 0.1, 1), linear=0.1)
+    assert ax.get_ylim() == (-1, 1) and [tick.get_text() for tick in ax.get_yticklabels()] == "−1 −0.1 0 +0.1 +1".split()
+    low, middle, high = ax.transScale.transform([[1, 0.1], [1, 0], [1, -0.1]])[:, 1]
+    assert middle == 0 and low == -high == pytest.approx(0.1 * np.arcsinh(1))

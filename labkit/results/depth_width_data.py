@@ -6,6 +6,8 @@ of batches for every depth and width, so that differences between them are paire
 "unscaled" starts the residuals without the 1/√depth, "slow" trains at the rate 3e-3.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from labkit import compute
@@ -13,6 +15,7 @@ from labkit.depth.jumpboard import mean_loss
 from labkit.depth.study import students
 from labkit.depth.task import TEACHER_SEED, TeacherTask
 from labkit.results import Recipe
+from labkit.sweep import Table
 
 STEPS = 250
 TEST = 20_000  # inputs; the expectation over labels is exact
@@ -36,6 +39,21 @@ def trained(
         risk[rows] = task.risk(model, population).cpu().numpy()
         train[rows] = mean_loss(model, x, y).cpu().numpy()
     return {"risk": risk, "train": train}
+
+
+def cube(table: Table, name: str, axes: Sequence[str] = ("n", "width", "depth")) -> np.ndarray:
+    """A result as an array with one axis for each argument, in the order of the grid, and the seeds last.
+
+    >>> from labkit.results import load
+    >>> cube(load("depth_width_data").table, "risk").shape
+    (5, 4, 5, 8)
+    """
+    return table[name].reshape(*(len(np.unique(table[axis])) for axis in axes), -1)
+
+
+def averaged(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over the seeds, the last axis, and its standard error."""
+    return values.mean(-1), values.std(-1, ddof=1) / values.shape[-1] ** 0.5
 
 
 GRID = {"width": [4, 8, 16, 32], "depth": [1, 2, 4, 8, 16]}
