@@ -188,6 +188,16 @@ def image(ax, key, rgb, extent):
     return artist
 
 
+def cells(ax, key, values, shade, words="{:.2f}"):
+    """A table as a map: values (rows, columns) as words, on cells from dark (shade 0) to light (1); row 0 is lowest."""
+    rows, columns = numbers(values).shape
+    colors = mpl.colormaps["YlGnBu_r"](0.3 + 0.7 * numbers(shade).clip(0, 1))  # black words stay readable
+    image(ax, key, colors[..., :3], (-0.5, columns - 0.5, -0.5, rows - 0.5))
+    for (row, column), value in np.ndenumerate(numbers(values)):
+        told = words.format(value).replace("-", "−")
+        text(ax, f"{key} {row} {column}", column, row, told, ha="center", va="center")
+
+
 def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     """Level lines of z (len(y), len(x)), part of the map: drawn anew only when z changed.
 

@@ -7,6 +7,7 @@ of batches for every depth and width, so that differences between them are paire
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -41,19 +42,58 @@ def trained(
     return {"risk": risk, "train": train}
 
 
-def cube(table: Table, name: str, axes: Sequence[str] = ("n", "width", "depth")) -> np.ndarray:
-    """A result as an array with one axis for each argument, in the order of the grid, and the seeds last.
+@dataclass(frozen=True)
+class Excess:
+    """The grid as arrays (n, width, depth, seed): losses above the least possible risk ``bayes``, in nats."""
+
+    axes: dict[str, np.ndarray]  # the values of n, width and depth
+    risk: np.ndarray
+    train: np.ndarray
+    bayes: float
+
+    def nearest(self, n: float, width: float, depth: float) -> tuple[int, int, int]:
+        """The place of the grid that is nearest, in ratios."""
+        pairs = zip(self.axes.values(), (n, width, depth), strict=True)
+        return tuple(int(np.abs(np.log(stops / value)).argmin()) for stops, value in pairs)
+
+
+def excess(table: Table) -> Excess:
+    """The shipped grid as arrays.
 
     >>> from labkit.results import load
-    >>> cube(load("depth_width_data").table, "risk").shape
-    (5, 4, 5, 8)
+    >>> grid = excess(load("depth_width_data").table)
+    >>> grid.risk.shape, grid.nearest(n=700, width=17, depth=8)
+    ((5, 4, 5, 8), (0, 2, 3))
     """
-    return table[name].reshape(*(len(np.unique(table[axis])) for axis in axes), -1)
+    task = TeacherTask(compute.generator(TEACHER_SEED))
+    bayes = task.bayes_risk(task.sample_inputs(TEST, compute.generator(0))).item()
+    axes = {name: np.unique(table[name]) for name in ("n", "width", "depth")}
+    return Excess(
+        axes, *(table[name].reshape(*map(len, axes.values()), -1) - bayes for name in ("risk", "train")), bayes
+    )
+
+
+def anew(n: int, width: int, depth: int, seeds: Sequence[int]) -> dict[str, np.ndarray]:
+    """The same for one setting as one stack in float32, twice as fast: ``risk`` and ``train``, each (seed,)."""
+    task = TeacherTask(compute.generator(TEACHER_SEED))
+    model, x, y = students(task, n, STEPS, seeds, width, depth)
+    risk = task.risk(model, task.sample_inputs(TEST, compute.generator(0), x.dtype))
+    return {"risk": risk.double().cpu().numpy(), "train": mean_loss(model, x, y).double().cpu().numpy()}
 
 
 def averaged(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean over the seeds, the last axis, and its standard error."""
     return values.mean(-1), values.std(-1, ddof=1) / values.shape[-1] ** 0.5
+
+
+def told(values: np.ndarray, digits: int = 3) -> str:
+    """Mean ± standard error of the seeds, signed.
+
+    >>> told(np.array([-0.011, -0.013]))
+    '−0.012 ± 0.001'
+    """
+    mean, error = averaged(values)
+    return f"{mean:+.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
 
 GRID = {"width": [4, 8, 16, 32], "depth": [1, 2, 4, 8, 16]}

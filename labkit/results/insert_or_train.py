@@ -13,8 +13,12 @@ from labkit import compute
 from labkit.depth.study import WAYS, insertion, students
 from labkit.depth.task import TEACHER_SEED, TeacherTask
 from labkit.results import Recipe
+from labkit.sweep import Table
 
 FURTHER = 200  # steps of training after the insertion, or without it
+
+
+CHOICES = {"stop": "old", "train on": "continue", "insert, train all": "insert", "insert, train it": "block"}
 
 
 def risks(n: np.ndarray, pretraining: np.ndarray, seed: np.ndarray) -> dict[str, np.ndarray]:
@@ -32,6 +36,19 @@ def risks(n: np.ndarray, pretraining: np.ndarray, seed: np.ndarray) -> dict[str,
         for name, value in values.items():
             found.setdefault(name, np.empty(len(n)))[rows] = value.cpu().numpy()
     return found
+
+
+def arrays(table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """`bars` and their sum, (n, pretraining, 3, seed); changes of the risk by `CHOICES`, (n, pretraining, 4, seed).
+
+    >>> from labkit.results import load
+    >>> [part.shape for part in arrays(load("insert_or_train").table)]
+    [(7, 2, 3, 12), (7, 2, 4, 12)]
+    """
+    both = bars(table).T.numpy()
+    changes = [table[f"{way}_risk"] - table["old_risk"] for way in CHOICES.values()]
+    shape = *(len(np.unique(table[name])) for name in ("n", "pretraining")), -1
+    return tuple(np.stack([part.reshape(shape) for part in parts], 2) for parts in ((*both, sum(both)), changes))
 
 
 def bars(columns, ways: tuple[str, str] = ("continue", "insert")) -> torch.Tensor:
