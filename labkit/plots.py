@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import matplotlib as mpl
 import matplotlib.scale
+import matplotlib.ticker
 import numpy as np
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Polygon
@@ -300,10 +301,16 @@ def root_axis(ax, high, ticks):
 
 
 def asinh_axis(axis, ticks, linear):
-    """Make an axis of both signs: linear up to about ``linear``, logarithmic beyond; its limits are the outer ticks."""
-    axis.axes.set(**{f"{axis.axis_name}scale": mpl.scale.AsinhScale(axis, linear_width=linear)})
+    """Make an axis of both signs: linear up to about ``linear``, logarithmic beyond, from the first to the last tick.
+
+    Its zero is drawn as a line.
+    """
+    ax, name = axis.axes, axis.axis_name
+    ax.set(**{f"{name}scale": mpl.scale.AsinhScale(axis, linear_width=linear)})
     axis.set_ticks(ticks, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks])
-    axis.axes.set(**{f"{axis.axis_name}lim": (ticks[0], ticks[-1])})
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+    ax.set(**{f"{name}lim": (ticks[0], ticks[-1])})
+    (ax.axhline if name == "y" else ax.axvline)(0, color=GREY, linewidth=1)
 
 
 # --- the regime triangle ------------------------------------------------------------------------------
