@@ -18,7 +18,7 @@ from labkit.sweep import Table
 FURTHER = 200  # steps of training after the insertion, or without it
 
 
-CHOICES = {"stop": "old", "train on": "continue", "insert, train all": "insert", "insert, train it": "block"}
+CHOICES = {"stop": "old", "train on": "continue", "insert, train all": "insert", "insert, train block": "block"}
 
 
 def risks(n: np.ndarray, pretraining: np.ndarray, seed: np.ndarray) -> dict[str, np.ndarray]:
