@@ -171,6 +171,8 @@ class Slider(Control):
 class LogSlider(Slider):
     """A slider whose stops are evenly spaced in log(value − offset), from offset + low to offset + high.
 
+    With ``whole`` the stops are the whole numbers nearest to those.
+
     ``LogSlider("lam", 1e-3, 2, 0, offset=-1, zero=True)`` is a scale in 1+λ: λ from −0.999 to 1, and with
     ``zero`` the end λ = −1 itself as the last stop.
     """
@@ -184,6 +186,7 @@ class LogSlider(Slider):
         *,
         offset=0.0,
         zero=False,
+        whole=False,
         per_decade=20,
         label=None,
         help="",
@@ -196,8 +199,10 @@ class LogSlider(Slider):
         gaps = [float(f"{gap:.3g}") for gap in 10.0**exact]
         gaps = gaps if math.isclose(gaps[-1], high, rel_tol=1e-3) else [*gaps, high]
         stops = [float(f"{offset + gap:.10g}") for gap in gaps]
+        if whole:
+            stops = sorted({round(stop) for stop in stops})
         self.offset, self.whole = offset, False
-        self._build(name, [float(offset), *stops] if zero else stops, value, label, help, answer)
+        self._build(name, [type(stops[0])(offset), *stops] if zero else stops, value, label, help, answer)
 
     def _nearest(self, value):
         gaps = np.asarray(self.stops) - self.offset
@@ -673,6 +678,9 @@ class Prediction(widgets.VBox):
     """
 
     def __init__(self, question, choices, answer, reveal):
+        strange = [choice for choice in choices if not isinstance(choice, str)]
+        if strange:
+            raise ValueError(f"choices must be words, got {strange[0]!r}")
         if answer not in choices:
             raise ValueError(f"answer must be one of the choices {list(choices)}, got {answer!r}")
         self.question, self.answer, self.reveal = question, answer, reveal

@@ -54,6 +54,11 @@ STYLE = {
 }
 
 
+def shades(count):
+    """Colors of an ordered family (features, sizes), from dark to light, never as light as the paper."""
+    return [mpl.colors.to_hex(color) for color in mpl.colormaps["viridis"](np.linspace(0, 0.85, count))]
+
+
 @contextmanager
 def style():
     """The course's matplotlib settings, for the time of a ``with`` block."""
@@ -71,13 +76,17 @@ def numbers(values):
 # --- keyed artists: made once, moved ever after -------------------------------------------------------
 
 
-def _find(ax, key):
-    return next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+def _find(ax, key, kind=mpl.artist.Artist):
+    """The artist with this key, or None; a key is one artist's, so another kind under it is the author's mistake."""
+    artist = next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+    if artist is not None and not isinstance(artist, kind):
+        raise ValueError(f"the key {key!r} is that of a {type(artist).__name__} in these axes: choose another")
+    return artist
 
 
 def line(ax, key, x, y, **style):
     """A curve; x and y of shape (points,)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.lines.Line2D)
     if artist is None:
         (artist,) = ax.plot([], [], gid=key, **{"color": INK, **style})
     x, y = numbers(x), numbers(y)
@@ -88,7 +97,7 @@ def line(ax, key, x, y, **style):
 
 def lines(ax, key, x, ys, **style):
     """Many curves over one x (points,): ys (curves, points). ``colors=`` may be one color or one a curve."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, LineCollection)
     if artist is None:
         artist = LineCollection([], gid=key, **{"colors": MIST, "linewidths": 1.2, **style})
         ax.add_collection(artist, autolim=False)
@@ -122,12 +131,31 @@ def area(ax, key, x, y, **style):
     """What lies between a curve and zero; x and y of shape (points,)."""
     x, y = numbers(x), numbers(y)
     corners = np.stack([np.concatenate([x[:1], x, x[-1:]]), np.concatenate([[0], y, [0]])], axis=-1)
-    artist = _find(ax, key)
+    artist = _find(ax, key, Polygon)
     if artist is None:
         return ax.add_patch(Polygon(corners, gid=key, **{"color": MIST, "linewidth": 0, **style}))
     if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
         artist.set_xy(corners)
     return artist
+
+
+def spectrum(ax, key, eigenvalues, edge, bins):
+    """Eigenvalues (any shape) counted in bins (edges,): grey up to the edge of the noise, blue beyond it."""
+    values, ends = numbers(eigenvalues), numbers(bins)
+    for part, inside, color in (("bulk", values <= float(edge), MIST), ("out", values > float(edge), BLUE)):
+        counts = np.histogram(values[inside], ends)[0]
+        area(ax, f"{key} {part}", ends.repeat(2)[1:-1], counts.repeat(2), color=color)
+    top = ax.get_ylim()[1]
+    line(ax, f"{key} edge", [edge, edge], [0, 0.66 * top], linestyle="--", linewidth=1.5)
+    return text(ax, f"{key} word", edge, 0.68 * top, "edge", ha="center", va="bottom")
+
+
+def error_dots(ax, key, x, mean, error, **style):
+    """Measured points with bars of ± one standard error, each (points,), on top of everything, `now` included."""
+    x, mean, error = map(numbers, (x, mean, error))
+    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
+    line(ax, f"{key} bars", np.repeat(x, 3), bars, **{"zorder": 7, **style, "linewidth": 1.4})
+    return dots(ax, f"{key} dots", x, mean, **{"markersize": 5, "zorder": 7, **style})
 
 
 def now(ax, key, x, y):
@@ -139,7 +167,7 @@ def now(ax, key, x, y):
 
 def text(ax, key, x, y, words, **style):
     """Words at data coordinates (pass ``transform=ax.transAxes`` for axes fractions)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.text.Text)
     if artist is None:
         artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 5, "clip_on": False, **style})
     if artist.get_position() != (float(x), float(y)):
@@ -161,6 +189,45 @@ def corner(ax, key, row, words, color=INK, x=0.98):
     return ax.text(x, y, words, **style) if key is None else text(ax, key, x, y, words, **style)
 
 
+def named_lines(ax, key, x, ys, words, heights, colors, **style):
+    """Rising curves over one x, ys (curves, points), each with its word where it reaches its height, if it does.
+
+    There may be fewer curves than words: the other words wait. One color a curve.
+    """
+    x, ys = numbers(x), numbers(ys)
+    lines(ax, key, x, ys, colors=colors, **{"linewidths": 2, **style})
+    look = {"ha": "center", "va": "center", "weight": "bold", "bbox": {"fc": "w", "lw": 0, "pad": 1}}
+    for i, (word, height, color) in enumerate(zip(words, heights, colors, strict=True)):
+        there = i < len(ys) and ys[i, -1] > height
+        place = x[np.argmax(ys[i] > height)] if there else x[0]
+        text(ax, f"{key} {i}", place, height, word if there else "", color=color, **look)
+
+
+def in_band(ax, key, x, upper, lower, words, least=1.5, **style):
+    """Words where the band between two curves is widest on a log axis y, turned with the upper one; x, upper, lower
+    (points,). No words where upper/lower is nowhere ``least``, or off the axes; not in the outer fifths of x.
+    """
+    x, upper, lower = numbers(x), numbers(upper), numbers(lower).clip(ax.get_ylim()[0])
+    fifth = len(x) // 5
+    i = fifth + int(np.argmax((upper / lower)[fifth : len(x) - fifth]))
+    artist = text(ax, key, x[i], np.sqrt(upper[i] * lower[i]), words if upper[i] > least * lower[i] else "", **style)
+    artist.set(ha="center", va="center", rotation_mode="anchor")
+    (left, low), (right, high) = ax.transData.transform([(x[j], upper[j]) for j in (i - fifth // 4, i + fifth // 4)])
+    artist.set_rotation(float(np.degrees(np.arctan2(high - low, right - left))))
+    return artist
+
+
+def stacked(ax, key, x, total, lower, words):
+    """A falling curve on a log axis y, and below it two areas: ``lower`` and what is left; words for (rest, lower)."""
+    area(ax, f"{key} rest", x, total, color="#b3e2d5")
+    area(ax, f"{key} lower", x, numbers(lower).clip(1e-12), color="#f0d3e2")
+    in_band(ax, f"{key} rest word", x, total, lower, words[0], color="#00674e", weight="bold")
+    start, height = len(x) // 30, ax.get_ylim()[0] ** 0.8 * numbers(total)[0] ** 0.2
+    there = numbers(lower)[len(x) // 3] > 2 * height  # the words are not longer than that
+    text(ax, f"{key} lower word", numbers(x)[start], height, words[1] if there else "", color="#9b3d73", weight="bold")
+    return line(ax, key, x, total)
+
+
 def labels(ax, key, x, y, words, apart=0.1, **style):
     """A word beside each point (points,), below to the right, or above to the left where the axes end.
 
@@ -179,7 +246,7 @@ def labels(ax, key, x, y, words, apart=0.1, **style):
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.image.AxesImage)
     if artist is None:
         limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}  # imshow would change them
         artist = ax.imshow(pixels, origin="lower", aspect=ax.get_aspect(), extent=extent, gid=key, zorder=0)
@@ -250,10 +317,16 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     """
     color = style.pop("color", INK)
     line(ax, f"{key} theory", *curve, color=color, **style)
-    x, mean, error = (np.empty(0),) * 3 if points is None else map(numbers, points)
-    bars = np.stack([mean - error, mean + error, np.full_like(mean, np.nan)], axis=-1).ravel()
-    line(ax, f"{key} bars", np.repeat(x, 3), bars, color=color, linewidth=1.4)
-    return dots(ax, f"{key} dots", x, mean, color=color, markeredgecolor="white")
+    points = (np.empty(0),) * 3 if points is None else points
+    return error_dots(ax, key, *points, color=color, markeredgecolor="white", markersize=6, zorder=2)
+
+
+def named_dots(ax, names, mean, error, colors):
+    """One dot a name along x, mean ± one standard error, each (names,), with its number beside it."""
+    ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+    for i, (m, e, color) in enumerate(zip(numbers(mean), numbers(error), colors, strict=True)):
+        error_dots(ax, names[i], [i], [m], [e], color=color)
+        text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
 
 
 # --- axes ---------------------------------------------------------------------------------------------
@@ -292,6 +365,13 @@ def power_axis(axis, low, high, every=1):
     powers = np.arange(np.ceil(low), high + 1e-9, every)
     axis.set_ticks(powers, [f"$10^{{{power:.0f}}}$" for power in powers])
     axis.axes.set(**{f"{axis.axis_name}lim": (low, high)})
+
+
+def log_axis(axis, ticks):
+    """Make an axis logarithmic, labeled at these ticks only."""
+    axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+    axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
 def root_axis(ax, high, ticks):

@@ -68,6 +68,16 @@ def test_every_stop_of_a_log_slider_is_reached_by_its_handle(offset):
         assert slider.value == stop and slider._handle.value == index
 
 
+def test_a_whole_log_slider_has_whole_stops_and_rounds_what_is_typed():
+    slider = LogSlider("k", 1, 1000, 1000, whole=True)
+    assert slider.stops[:6] == [1, 2, 3, 4, 5, 6] and slider.stops[-1] == 1000
+    assert all(isinstance(stop, int) for stop in slider.stops) and slider.stops == sorted(set(slider.stops))
+    slider._box.value = "12.7"
+    assert slider.value == 13 and isinstance(slider.value, int)
+    zero = LogSlider("k", 1, 10, 0, zero=True, whole=True)
+    assert zero.stops[:3] == [0, 1, 2] and isinstance(zero.value, int)
+
+
 def test_slider_handle_box_and_value_follow_each_other():
     slider = LogSlider("c", 1e-3, 10, 1e-1)
     slider._handle.value = 0
@@ -99,6 +109,7 @@ def test_typed_values_are_kept_in_range_or_put_back(typed, kept):
         lambda: Slider("n", 1, 5, 3, answer="later"),
         lambda: Choice("k", ["a", "b"], "z"),
         lambda: Prediction("?", ["a", "b"], "z", "because"),
+        lambda: Prediction("?", [1, 2], 1, "because"),
         lambda: Panel(lambda v: 0, lambda f, r: None, lambda v, r: "", [Slider("n", 1, 5, 3), Slider("n", 1, 5, 3)]),
         lambda: make().set(missing=3),
     ],

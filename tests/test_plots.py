@@ -50,6 +50,15 @@ def test_root_axis_has_a_zero_and_stretches_what_is_small(ax):
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0", "0.25", "1"]
 
 
+def test_log_axis_is_labeled_where_it_was_asked_to_be(ax):
+    plots.log_axis(ax.xaxis, (5, 10, 50))
+    ax.set_xlim(5, 50)
+    ax.figure.canvas.draw()
+    place = ax.transAxes.inverted().transform(ax.transData.transform([[x, 0] for x in (5, 5 * 10**0.5, 50)]))[:, 0]
+    assert np.allclose(place, [0, 0.5, 1]) and len(ax.get_xticks(minor=True)) == 0
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["5", "10", "50"]
+
+
 def everything(ax, shift):
     x = torch.linspace(0, 1, 20, dtype=torch.float64)
     plots.line(ax, "line", x, x + shift)
@@ -113,6 +122,42 @@ def test_spans_are_bars_in_parts(ax):
     moved = plots.spans(ax, "bars", [3, 1], [[0, 1], [1, 2]], [["red"], ["blue"]])
     assert moved is bars and np.allclose(bars.get_segments(), [[[0, 3], [1, 3]], [[1, 1], [2, 1]]])
     assert [mpl.colors.to_hex(color) for color in bars.get_colors()] == ["#ff0000", "#0000ff"]
+
+
+def test_named_dots_say_their_numbers():
+    ax = Figure().add_subplot()
+    for shift in (1, -2):
+        plots.named_dots(ax, ["one step", "b"], torch.tensor([0.5, 0.25]) * shift, [0.1, 0.0], [plots.RED, plots.BLUE])
+    assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
+    assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
+
+
+def test_error_dots_lie_above_the_current_point(ax):
+    plots.now(ax, "now", 1.0, 2.0)
+    dots = plots.error_dots(ax, "seen", torch.tensor([1.0]), torch.tensor([2.0]), torch.tensor([0.5]))
+    (bars,) = (artist for artist in ax.lines if artist.get_gid() == "seen bars")
+    assert dots.get_zorder() == bars.get_zorder() > plots.now(ax, "now", 1.0, 2.0).get_zorder()
+    assert bars.get_ydata()[:2].tolist() == [1.5, 2.5]
+
+
+def test_spectrum_counts_below_and_beyond_the_edge(ax):
+    """Outlines have the counts as heights; what lies outside the bins is left out; a second call moves them."""
+    ax.set_ylim(0, 10)
+    for values, bulk, out in (([0.1, 0.2, 1.4, 1.6, 7.0], (2, 1), (0, 1)), ([1.1, 1.2, 1.3], (0, 3), (0, 0))):
+        plots.spectrum(ax, "C", torch.tensor(values), torch.tensor(1.5), [0, 1, 2])
+        for part, (first, second) in (("bulk", bulk), ("out", out)):
+            (drawn,) = (patch for patch in ax.patches if patch.get_gid() == f"C {part}")
+            assert drawn.get_xy()[1:5].tolist() == [[0, first], [1, first], [1, second], [2, second]]
+    assert len(ax.patches) == 2 and ax.lines[0].get_xdata().tolist() == [1.5, 1.5]
+
+
+def test_shades_fall_in_grey_too():
+    """Ordered families stay ordered without color, and are told apart from white."""
+    for count in (1, 2, 6, 12):
+        rgb = np.array([mpl.colors.to_rgb(color) for color in plots.shades(count)])
+        grey = rgb @ [0.2126, 0.7152, 0.0722]
+        assert (np.diff(grey) > 0).all() and grey.max() < 0.85
 
 
 def test_numbers_takes_tensors_that_carry_a_gradient():
@@ -193,3 +238,59 @@ def test_cells_are_a_table_on_a_map():
     assert ax.images[0].get_extent() == [-0.5, 2.5, -0.5, 1.5] and len(ax.texts) == 6
     brightness = ax.images[0].get_array().sum(-1)
     assert brightness[0, 0] == brightness[0, 1] < brightness[0, 2] == brightness[1, 2]  # −1 and 0; 1 and 4
+
+
+# ---- cascades
+
+
+def rising(count=3):
+    x = np.logspace(0, 3, 301)
+    return x, np.clip(1 - np.array([1.0, 10.0, 100.0])[:count, None] / x, 0, None)
+
+
+def test_named_lines_carry_their_word_where_they_reach_its_height(ax):
+    ax.set(xscale="log", xlim=(1, 1000), ylim=(0, 1))
+    words, heights, colors = ("a", "b", "c", "d"), (0.5, 0.5, 0.95, 0.5), ("r", "g", "b", "k")
+    plots.named_lines(ax, "step", *rising(), words, heights, colors)
+    there = {artist.get_text(): artist.get_position() for artist in ax.texts}
+    assert set(there) == {"a", "b", ""}  # c never reaches .95, and there is no fourth curve
+    assert there["a"] == (pytest.approx(2, rel=0.03), 0.5) and there["b"] == (pytest.approx(20, rel=0.03), 0.5)
+    plots.named_lines(ax, "step", *rising(1), words, heights, colors)  # fewer curves: words go, no artist is made
+    assert sorted(artist.get_text() for artist in ax.texts) == ["", "", "", "a"]
+
+
+def test_words_in_a_band_are_where_it_is_widest_and_turned_with_it(ax):
+    x = np.logspace(0, 4, 201)
+    ax.set(xscale="log", yscale="log", xlim=(1, 1e4), ylim=(1e-4, 1))
+    upper = x**-0.5
+    lower = upper / (1 + 9 * np.exp(-(np.log(x / 100) ** 2)))
+    artist = plots.in_band(ax, "word", x, upper, lower, "here")
+    assert artist.get_position() == (pytest.approx(100, rel=0.05), pytest.approx(0.1 / 10**0.5, rel=0.05))
+    (x0, y0), (x1, y1) = ax.transData.transform([(10, 10**-0.5), (1000, 1000**-0.5)])
+    assert artist.get_rotation() % 360 == pytest.approx(np.degrees(np.arctan2(y1 - y0, x1 - x0)) % 360, abs=0.5)
+    assert plots.in_band(ax, "word", x, upper, upper / 1.2, "here") is artist and artist.get_text() == ""
+
+
+def test_stacked_fills_below_the_curve_and_names_what_there_is_room_for(ax):
+    x = np.logspace(0, 4, 201)
+    ax.set(xscale="log", yscale="log", xlim=(1, 1e4), ylim=(1e-4, 1))
+    curve = plots.stacked(ax, "mse", x, x**-0.5, 0.1 * x**-0.5, ("rest", "lower"))
+    assert np.array_equal(curve.get_ydata(), x**-0.5) and len(ax.patches) == 2
+    assert [artist.get_text() for artist in ax.texts] == ["rest", "lower"]
+    plots.stacked(ax, "mse", x, x**-0.5, 0 * x, ("rest", "lower"))
+    assert [artist.get_text() for artist in ax.texts] == ["rest", ""] and len(ax.patches) == 2
+
+
+def test_a_key_names_one_artist():
+    """Two kinds of artist under one key: the author hears it at once, and not as an error of matplotlib."""
+    ax = Figure().add_subplot()
+    plots.line(ax, "slope", [0, 1], [0, 1])
+    for other in (
+        lambda: plots.text(ax, "slope", 0, 0, "word"),
+        lambda: plots.corner(ax, "slope", 1, "word"),
+        lambda: plots.area(ax, "slope", [0, 1], [0, 1]),
+        lambda: plots.lines(ax, "slope", [0, 1], [[0, 1]]),
+        lambda: plots.image(ax, "slope", np.zeros((2, 2, 3)), (0, 1, 0, 1)),
+    ):
+        with pytest.raises(ValueError, match="the key 'slope' is that of a Line2D in these axes"):
+            other()

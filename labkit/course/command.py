@@ -49,6 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (Refusal, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:  # a read-only folder, a full disk
+        print(f"{error.strerror or error}: {error.filename or 'unknown file'}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt as stop:
         print("stopped", *getattr(stop, "__notes__", ()), sep="; ", file=sys.stderr)
         return 130

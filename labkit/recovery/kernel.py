@@ -5,6 +5,7 @@ layer-wise method needs d^q (arXiv 2605.14567). Two sides: on noiseless labels o
 once n exceeds the number of its features, C(d+2q, 2q), and it is not told that few directions matter.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,23 +89,27 @@ def fit(
 
 
 def samples_to_reach(n: Tensor, error: Tensor, level: float = 0.5) -> Tensor:
-    """The n at which a curve first falls to ``level``, between sizes linear in (ln n, ln error); ().
+    """The n at which a curve first falls to ``level``, between sizes linear in (ln n, ln error); shape (...).
 
-    n (size,) increasing, error (size,) > 0. ∞ where the curve stays above; NaN where it starts below, for then the
+    n (size,) increasing, error (..., size) > 0. ∞ where a curve stays above; NaN where it starts below, for then the
     crossing was not seen.
 
     >>> samples_to_reach(torch.tensor([100.0, 200.0, 400.0]), torch.tensor([1.0, 0.5, 0.25]), level=0.7)
     tensor(142.857)
     """
     n, error = as_tensors(n=n, error=error)
-    if n.dim() != 1 or n.shape != error.shape or len(n) < 2 or (n.diff() <= 0).any():
-        raise ValueError(f"n must be (size,), increasing, and error (size,), got {n.tolist()} and {tuple(error.shape)}")
+    if n.dim() != 1 or error.shape[-1:] != n.shape or len(n) < 2 or (n.diff() <= 0).any():
+        raise ValueError(
+            f"n must be (size,), increasing, and error (..., size), got {n.tolist()} and {tuple(error.shape)}"
+        )
     require_positive(n=n, error=error)
+    if not 0 < level < math.inf:
+        raise ValueError(f"level must be positive and finite, got {level}")
     below = error <= level
-    if not below.any():
-        return n.new_tensor(torch.inf)
-    at = int(below.nonzero()[0])
-    if at == 0:
-        return n.new_tensor(torch.nan)
-    (n0, n1), (e0, e1) = n[at - 1 : at + 1].log(), error[at - 1 : at + 1].log()
-    return (n0 + (n1 - n0) * (e0 - torch.tensor(level, device="cpu").to(e0).log()) / (e0 - e1)).exp()
+    after = below.int().argmax(-1, keepdim=True).clamp_min(1)  # the first size below
+    (e0, e1), (n0, n1) = (
+        (curve.gather(-1, after - 1)[..., 0], curve.gather(-1, after)[..., 0])
+        for curve in (error.log(), n.log().expand_as(error))
+    )
+    found = (n0 + (n1 - n0) * (e0 - math.log(level)) / (e0 - e1)).exp()
+    return torch.where(below[..., 0], torch.nan, torch.where(below.any(-1), found, torch.inf))

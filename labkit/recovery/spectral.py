@@ -362,14 +362,42 @@ def fit(
             apply = _off_trace(apply, _trace_direction(start))
         values, directions = krylov_eigenpairs(apply, start, k, above)
 
+    return _read_out((degree, directions, values, edge, spectrum), x[n - fresh :], y[n - fresh :], readout_degree)
+
+
+def read_out(found: Recovery, x: Tensor, y: Tensor, n_features: int, readout_degree: int = 5) -> Recovery:
+    """Layers 2 and 3 anew: with the first ``n_features`` directions, at most all, and on x (n, dim), y (n,).
+
+    The samples must be fresh, not those that gave the directions (the last 20 % of `fit`). Raises ValueError for
+    arguments out of range.
+
+    >>> from labkit.recovery.teacher import HierarchicalTeacher
+    >>> teacher = HierarchicalTeacher(60, 1, 2, 1.0, "id", 0.0, compute.generator(0))
+    >>> found = fit(*teacher.sample(20_000, compute.generator(1)), degree=1)
+    >>> read_out(found, *teacher.sample(4000, compute.generator(2)), n_features=1).coefficients.shape
+    torch.Size([2])
+    """
+    x, y = _admit_inputs(x, y=y)
+    if not 0 <= n_features <= len(found.eigenvalues):
+        raise ValueError(f"n_features must lie in [0, {len(found.eigenvalues)}], those found, got {n_features}")
+    require_whole(1, readout_degree=readout_degree)
+    if len(x) < 2 + n_features + readout_degree:
+        raise ValueError(f"x must have at least {2 + n_features + readout_degree} samples, got {len(x)}")
+    directions, values = found.directions[:, :n_features], found.eigenvalues[:n_features]
+    return _read_out((found.degree, directions, values, found.edge, found.spectrum), x, y, readout_degree)
+
+
+def _read_out(first: tuple, x: Tensor, y: Tensor, readout_degree: int) -> Recovery:
+    """Layers 2 and 3 on what layer 1 found: the first five fields of a `Recovery`."""
+    degree, directions, *_ = first
     wide = compute.dtype(x.device)
-    rest, target = x[n - fresh :], y[n - fresh :].to(wide)
-    design = _squares(project(rest, directions.to(x.dtype), degree)).to(wide)
+    target = y.to(wide)
+    design = _squares(project(x, directions.to(x.dtype), degree)).to(wide)
     coefficients = _least_squares(design, target)
     latent = design @ coefficients
     span = torch.stack([latent.min(), latent.max()])
     readout = _readout(_powers(latent, span, readout_degree + 1), target)
-    return Recovery(degree, directions, values, edge, spectrum, coefficients, span, readout)
+    return Recovery(*first, coefficients, span, readout)
 
 
 def overlaps(found: Tensor, truth: Tensor) -> tuple[Tensor, Tensor]:

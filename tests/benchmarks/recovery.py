@@ -59,6 +59,7 @@ def moment():
 def live():
     """Against the budgets of a slider."""
     labels, deltas = theory.label_quadrature(1.0, 12), torch.logspace(0.7, 3, 40, dtype=torch.float64)
+    many = torch.logspace(0, 5, 200, dtype=torch.float64)
     teacher = HierarchicalTeacher(200, 1, 12, 1.0, "id", 0.0, compute.generator(0))
 
     def surrogate():
@@ -68,6 +69,7 @@ def live():
     ways = {
         "exact law of 12 features / allowed": (lambda: theory.overlap(100.0, 1.0, 12), 10e-3),
         "... at 40 sizes": (lambda: theory.exact(labels, deltas), 25e-3),
+        "cascade of 1000 features at 200 sizes": (lambda: theory.cascade(many, 1.0, 1000), 25e-3),
         "surrogate, D = 200, n = 10,000": (surrogate, 25e-3),
     }
     slow = slowness()  # milliseconds are promised for the reference core

@@ -11,7 +11,18 @@ from tests.browser.lab import VIEW, Notebook
 from tests.calibration import time_factor
 from tests.lessons.run import notebooks
 
-LIVE = {"01": "c", "02": "lam", "03": "lam", "04": "alpha_pt", "12": "n"}  # lesson -> a live control of its first panel
+LIVE = {  # lesson -> a live control of its first panel
+    "01": "c",
+    "02": "lam",
+    "03": "lam",
+    "04": "alpha_pt",
+    "08": "samples_per_dim",
+    "09": "samples_per_dim",
+    "10": "kept",
+    "11": "t",
+    "12": "n",
+    "14": "n",
+}
 FRAME_MS = 100  # keydown -> pixels, 95th percentile
 CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
 

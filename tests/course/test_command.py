@@ -69,6 +69,15 @@ def test_build_refuses_a_broken_master_in_one_sentence(clone, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_build_says_in_one_sentence_what_it_cannot_write(clone, capsys):
+    path = clone / "lessons" / "01_a.ipynb"
+    path.unlink()
+    path.mkdir()
+    assert main(["build"]) == 1
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and "01_a.ipynb" in error
+
+
 @pytest.mark.parametrize("words", [["lab"], ["build"], ["picture"]])
 def test_outside_a_clone_one_sentence_says_so(tmp_path, monkeypatch, capsys, words):
     monkeypatch.chdir(tmp_path)

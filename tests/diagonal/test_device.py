@@ -1,14 +1,13 @@
 """Every public function of the room gives the same values on every device, and forgets `device=` nowhere."""
 
 import inspect
-from dataclasses import asdict, is_dataclass
 
 import pytest
 import torch
 
 from labkit import compute
 from labkit.diagonal import flow, interpolate, penalty, replica, tasks
-from tests.stand_in import forgotten_device
+from tests.everywhere import made_everywhere, same_everywhere
 
 
 def randn(*shape, seed=0):
@@ -79,31 +78,7 @@ CALLS = {
 }
 
 
-def assert_same(result, expected, **tolerance):
-    """Equal to rounding: tensors, tuples and dataclasses of them; names of regimes exactly."""
-    if is_dataclass(expected):
-        result, expected = asdict(result), asdict(expected)
-    if isinstance(expected, list):
-        assert result == expected
-    else:
-        torch.testing.assert_close(result, expected, **tolerance)
-
-
-calls = pytest.mark.parametrize("name", CALLS)
-
-
-@calls
-def test_same_values_on_every_device(device, name):
-    function, *inputs = CALLS[name]
-    assert_same(device.run(function, *inputs), function(*inputs), rtol=1e-9, atol=1e-12)
-
-
-@calls
-def test_nothing_is_made_without_a_device(name):
-    function, *inputs = CALLS[name]
-    with forgotten_device():
-        result = function(*inputs)
-    assert_same(result, function(*inputs), rtol=0, atol=0)
+test_same_values_on_every_device, test_nothing_is_made_without_a_device = same_everywhere(CALLS, rtol=1e-9, atol=1e-12)
 
 
 SAMPLES = {
@@ -111,21 +86,7 @@ SAMPLES = {
     "TaskPair": lambda: tasks.PARTIAL.sample(80, compute.generator(0)),
 }
 
-samples = pytest.mark.parametrize("name", SAMPLES)
-
-
-@samples
-def test_a_seed_means_the_same_on_every_device(device, name, monkeypatch):
-    expected = SAMPLES[name]()
-    monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
-    torch.testing.assert_close(device.back(SAMPLES[name]()), expected, rtol=0, atol=0)
-
-
-@samples
-def test_samples_are_made_with_a_device(name):
-    with forgotten_device():
-        result = SAMPLES[name]()
-    torch.testing.assert_close(result, SAMPLES[name](), rtol=0, atol=0)
+test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = made_everywhere(SAMPLES, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("room", [penalty, interpolate, flow, tasks, replica], ids=lambda room: room.__name__)

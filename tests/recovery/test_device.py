@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.recovery import hermite, kernel, spectral, teacher, theory
+from labkit.recovery import hermite, kernel, lifted, reveal, separation, spectral, teacher, theory
 from labkit.recovery.teacher import HierarchicalTeacher
-from tests.diagonal.test_device import assert_same
+from tests.everywhere import made_everywhere, same_everywhere
 from tests.recovery.test_hermite import randn
-from tests.stand_in import forgotten_device
 
 X, Y = randn(300, 4), randn(300, seed=1).clamp(-2, 2)
 V, OTHER = torch.linalg.qr(randn(10, 3, seed=2)).Q, torch.linalg.qr(randn(10, 2, seed=3)).Q
@@ -35,6 +34,16 @@ def fit(x, y, **more):
     return model.eigenvalues, model.directions.abs(), model.predict(x), model.features(x).abs(), model.latent(x)
 
 
+def layer_one(x, y, truth):
+    layer = lifted.layer_one(x, y, 2)
+    return layer.moment, layer.eigenvalues, layer.edge, layer.overlaps(truth), layer.noise_edge(truth)
+
+
+def read_out(x, y):
+    model = spectral.read_out(spectral.fit(x, y, 2, n_features=3), x, y, 2)
+    return model.predict(x), model.latent(x)
+
+
 CALLS = {
     "lift": (lambda x: hermite.lift(x, 3), X),
     "lift_into": (lift_into, X),
@@ -48,6 +57,9 @@ CALLS = {
     "chunks": (lambda x: [x[rows] for rows in hermite.chunks(x, 10**9)][1], X),
     "bulk_edge": (theory.bulk_edge, Y, DELTA),
     "exact": (theory.exact, LABELS, DELTA),
+    "staircase": (theory.staircase, LABELS, DELTA),
+    "local_slope": (theory.local_slope, DELTA, 1 / DELTA),
+    "fitted_slope": (reveal.fitted_slope, DELTA, 1 / DELTA),
     "population_moment": (theory.population_moment, V, A),
     "population_variance": (theory.population_variance, V, A),
     "scaling_exponent": (theory.scaling_exponent, A + 1),
@@ -62,28 +74,22 @@ CALLS = {
     "eigenpairs": (lambda x, y: without_sign(spectral.eigenpairs(x, y, 2, 2, "dense")), X, Y),
     "eigenpairs matrix-free": (lambda x, y: without_sign(spectral.eigenpairs(x, y, 2, 2, "matrix_free")), X, Y),
     "fit": (fit, X, Y),
+    "read_out": (read_out, X, Y),
     "fit matrix-free": (lambda x, y: fit(x, y, method="matrix_free"), X, Y),
     "overlaps": (spectral.overlaps, V, OTHER),
     "surrogate_error": (spectral.surrogate_error, OTHER, V, A),
+    "layer_one": (layer_one, X, Y, V),
+    "surrogate_labels": (lambda x: lifted.surrogate_labels(x, 1.0, 2, 0.5), X),
+    "surrogate_layer": (lambda x: lifted.surrogate_layer(x, 2, 50.0, 1.0, 0.5)[1], X),
     "polynomial_kernel": (lambda x: kernel.polynomial_kernel(x, x, 2), X[:9]),
     "kernel.fit": (lambda x, y: kernel.fit(x[:50], y[:50], 2, x[50:], y[50:]).predict(x), X, Y),
+    "kernel_error": (lambda n, power: separation.kernel_error(n, 6, power), DELTA, A),
+    "layerwise_error": (lambda n: separation.layerwise_error(n, 4), DELTA),
+    "samples_with_error": (separation.samples_with_error, DELTA, torch.stack([20 / DELTA, 30 / DELTA])),
+    "fit_exponent": (separation.fit_exponent, A, 1 / A, A),
     "samples_to_reach": (lambda n: kernel.samples_to_reach(n, 20 / n), DELTA),
 }
-calls = pytest.mark.parametrize("name", CALLS)
-
-
-@calls
-def test_same_values_on_every_device(device, name):
-    function, *inputs = CALLS[name]
-    assert_same(device.run(function, *inputs), function(*inputs), rtol=1e-6, atol=1e-9)
-
-
-@calls
-def test_nothing_is_made_without_a_device(name):
-    function, *inputs = CALLS[name]
-    with forgotten_device():
-        result = function(*inputs)
-    assert_same(result, function(*inputs), rtol=0, atol=0)
+test_same_values_on_every_device, test_nothing_is_made_without_a_device = same_everywhere(CALLS, rtol=1e-6, atol=1e-9)
 
 
 def made(**more):
@@ -96,7 +102,24 @@ def sample(**more):
     return x, y, one.directions, one.amplitudes, one.features(x), one.latent(x), one.matrices
 
 
+def by_samples():
+    task = lifted.teacher(6, 1.0, "sphere", compute.generator(0), 2)
+    return lifted.overlaps_by_samples(task, "sphere", (100, 300), compute.generator(1)).round(decimals=4)  # float32
+
+
+def made_surrogate():
+    return HierarchicalTeacher(8, 1, 3, 1.0, "id", 0.3, compute.generator(0))
+
+
+def layer_one_of(teacher):
+    values, vectors, edge = reveal.layer_one(teacher, 200, compute.generator(1))
+    return values, vectors.abs(), edge
+
+
 MADE = {
+    "overlaps_by_samples": by_samples,
+    "at_infinity": lambda: lifted.at_infinity(lifted.teacher(5, 1.0, "plain", compute.generator(0), 2)),
+    "teacher": lambda: lifted.teacher(5, 1.0, "plain", compute.generator(0), 2).directions,
     "sample": sample,
     "sample on the sphere": lambda: sample(inputs="sphere"),
     "amplitudes": lambda: (theory.amplitudes(1.0, 4), theory.amplitudes(1.0, 4, "noise")),
@@ -104,35 +127,41 @@ MADE = {
     "overlap": lambda: (theory.overlap(20.0, 1.0, 3), theory.overlap(20.0, 1.0, 3, law="plus")),
     "overlap of draws": lambda: theory.overlap(20.0, 1.0, 3, draws=500, link="tanh"),
     "mse_curve": lambda: theory.mse_curve(20.0, 1.0, 3, tail="noise"),
+    "cascade": lambda: (theory.cascade(DELTA, 1.0, 5).learned, theory.cascade(DELTA, 1.0, 80).overlap),
     "mse_power_law": lambda: theory.mse_power_law(20.0, 1.0),
     "mse_parametric": lambda: theory.mse_parametric(20.0, 3),
     "learned_features": lambda: theory.learned_features(20.0, 1.0, 3),
     "label_quadrature": lambda: theory.label_quadrature(1.0, 3),
     "draw_labels": lambda: theory.draw_labels(1.0, 3, draws=50, noise_std=1.0),
+    "kernel_spectrum": lambda: separation.kernel_spectrum(5, 2),
+    "degree_power": lambda: separation.degree_power(5),
+    "expected_samples": lambda: (
+        separation.expected_samples(5, "kernel"),
+        separation.expected_samples(5, "spectral"),
+    ),
+    "measured_error": lambda: (
+        separation.measured_error(5, 60, "kernel", 0),
+        separation.measured_error(5, 60, "spectral", 0),
+    ),
+    "reveal.layer_one": lambda: layer_one_of(made_surrogate()),
+    "reveal": lambda: reveal.reveal(11, 1.0, 500, [0]).lift,
+    "lift_errors": lambda: (1e6 * reveal.lift_errors(6, DELTA, True, 0)).round(),  # of float32 samples
+    "lift_slope": lambda: (1e6 * reveal.lift_slope(6, DELTA, False, [0, 1])[0]).round(),
     "multi_indices": lambda: hermite.multi_indices(3, 2).to(compute.device()),
 }
-made_here = pytest.mark.parametrize("name", MADE)
+test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = made_everywhere(
+    MADE, rtol=1e-9, atol=1e-12
+)
 
 
-@made_here
-def test_a_seed_means_the_same_on_every_device(device, name, monkeypatch):
-    expected = MADE[name]()
-    monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
-    assert_same(device.back(MADE[name]()), expected, rtol=1e-9, atol=1e-12)
+# No tensors in their results, or made of a table on disk
+NUMBERS = {"lift_dim", "kernel_dim", "tail_variance", "admit_model", "window", "prefers_dense", "needed_by_dim"}
+NUMBERS |= {"count", "revealed"}
+ROOM = [hermite, kernel, lifted, reveal, separation, spectral, teacher, theory]
 
 
-@made_here
-def test_what_is_made_has_a_device(name):
-    with forgotten_device():
-        result = MADE[name]()
-    assert_same(result, MADE[name](), rtol=0, atol=0)
-
-
-NUMBERS = {"lift_dim", "tail_variance", "admit_model", "window", "prefers_dense"}  # no tensors in their results
-
-
-@pytest.mark.parametrize("room", [hermite, teacher, theory, spectral, kernel], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", ROOM, ids=lambda room: room.__name__)
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
-    called = {name.split()[0].removeprefix("kernel.") for name in CALLS | MADE} | NUMBERS
+    called = {name.split()[0].removeprefix("kernel.").removeprefix("reveal.") for name in CALLS | MADE} | NUMBERS
     assert {name for name, _ in own if not name.startswith("_")} <= called

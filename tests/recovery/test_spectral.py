@@ -234,6 +234,18 @@ def test_links():
     assert errors["even"] > 2 * errors["id"]
 
 
+def test_read_out_of_fewer_features_is_a_fit_of_fewer():
+    """Layer 1 does not depend on how many of its directions go on."""
+    teacher, x, y = sample(10, 2, 4000, link="tanh", inputs="sphere")
+    many, few = fit(x, y, 2, n_features=6), fit(x, y, 2, n_features=2)
+    again = spectral.read_out(many, x[-800:], y[-800:], 2)
+    torch.testing.assert_close(again.predict(x), few.predict(x))
+    torch.testing.assert_close(again.coefficients, few.coefficients)
+    assert relative_error(spectral.read_out(many, *teacher.sample(2000, compute.generator(5)), 0), teacher) == (
+        pytest.approx(1, abs=0.01)
+    )
+
+
 def test_readout_degree_has_the_least_leave_one_out_error():
     x, noise = randn(60), randn(60, seed=1)
     y = x**2 + 0.3 * noise
@@ -289,6 +301,8 @@ def test_heavy_labels_without_clipping_warn():
 
 X, Y = randn(100, 4), randn(100, seed=1)
 REFUSED = {
+    r"n_features must lie in \[0, 3\], those found, got 4": lambda: spectral.read_out(fit(X, Y, 1, 3), X, Y, 4),
+    "x must have at least 9 samples, got 8": lambda: spectral.read_out(fit(X, Y, 1, 3), X[:8], Y[:8], 2),
     "degree must be 1, 2, 3 or 4, got 5": lambda: fit(X, Y, 5),
     r"n_features must lie in \[1, 10\], the dimension of the lift, got 11": lambda: fit(X, Y, 2, n_features=11),
     r"x must have more samples than features .*, got n = 20 with holdout = 0.2": lambda: fit(X[:20], Y[:20], 1),

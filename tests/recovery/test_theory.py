@@ -143,6 +143,46 @@ def test_the_table_of_the_notes(delta):
     assert found.overlap[: len(expected)].tolist() == pytest.approx(expected, abs=0.02)
 
 
+@pytest.mark.parametrize(
+    "gamma, n_features, noise_std", [(1.0, 12, 0.0), (0.0, 40, 0.1), (2.2, 90, 0.0), (0.6, 30, 3.0)]
+)
+@pytest.mark.parametrize("low, high, points", [(-0.3, 5.0, 30), (2.0, 2.5, 3), (1.0, 1.0, 1)])
+def test_staircase_is_the_exact_law(gamma, n_features, noise_std, low, high, points):
+    labels = label_quadrature(gamma, n_features, noise_std)
+    deltas = torch.logspace(low, high, points, dtype=F64)
+    found, expected = theory.staircase(labels.binned(384), deltas), exact(labels, deltas).overlap
+    assert found.shape == (points, n_features) and (found - expected).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "n_features, gamma, noise_std", [(150, 1.0, 0.0), (200, 0.5, 0.5), (100, 0.6, 3.0), (5, 1.0, 0.0)]
+)
+def test_cascade_is_the_exact_law_of_every_feature(n_features, gamma, noise_std):
+    """Although it solves for 60 of them and counts the weak ones as noise."""
+    deltas = torch.logspace(0, 4.5, 12, dtype=F64)
+    steps = theory.cascade(deltas, gamma, n_features, noise_std)
+    rho = exact(label_quadrature(gamma, n_features, noise_std), deltas).overlap
+    assert (steps.overlap - rho).abs().max() < 0.005
+    power = theory.amplitudes(gamma, n_features) ** 2
+    torch.testing.assert_close(steps.mse, (power * (1 - rho**2)).sum(-1), rtol=3e-3, atol=0)
+    unlearned = (power * (steps.overlap == 0)).sum(-1)
+    torch.testing.assert_close(steps.unlearned, unlearned)
+
+
+def test_cascade_with_a_tail_that_is_noise():
+    deltas = tensor(20.0, 300.0)
+    expected = mse_curve(deltas, 0.75, 100, 1.0, tail="noise")
+    torch.testing.assert_close(theory.cascade(deltas, 0.75, 100, 1.0, "noise").mse, expected, rtol=1e-3, atol=0)
+
+
+def test_local_slope_of_a_power_and_of_a_bend():
+    x = torch.logspace(0, 4, 81, dtype=F64)
+    torch.testing.assert_close(theory.local_slope(x, 5 * x**-0.7), torch.full_like(x, -0.7))
+    bent = theory.local_slope(x, torch.maximum(x**-1.0, x**-0.5 / 10))  # at x = 100
+    assert bent[0].item() == pytest.approx(-1) and bent[-1].item() == pytest.approx(-0.5)
+    assert bent[40].item() == pytest.approx(-0.75)  # half of the half decade on either side
+
+
 def test_edge_is_where_pure_noise_ends():
     """Labels shuffled among samples: the largest of 300 eigenvalues, to its scatter of order D^{−2/3}."""
     x = torch.randn(6000, 300, dtype=F64, generator=compute.generator(0))
@@ -271,6 +311,14 @@ def test_population_moment_against_samples():
     assert ((samples.mean(0) - expected).abs() <= 3 * samples.std(0) / math.sqrt(len(x))).all()
 
 
+def test_edge_counts_what_no_sample_sees():
+    """n < D and labels of one sign: Ĉ has D − n eigenvalues −E t, above all others."""
+    t = -1 - torch.rand(200, dtype=F64, generator=compute.generator(0))
+    x = torch.randn(200, 400, dtype=F64, generator=compute.generator(1))
+    largest = torch.linalg.eigvalsh(x.mT @ (t[:, None] * x) / 200 - t.mean() * torch.eye(400))[-1]
+    assert largest.item() == pytest.approx(bulk_edge(t, 0.5).item(), rel=1e-9)
+
+
 def test_corrections_are_what_their_names_say():
     """As maps of matrices: low_degree(U) = 2√2(SU + US), crossed(U) = 2√2 Σ a MUM."""
     teacher = HierarchicalTeacher(5, 2, 3, 1.0, "id", 0.0, compute.generator(0))
@@ -323,6 +371,15 @@ REFUSED = {
     "clip must be positive and finite, or None, got 0": lambda: draw_labels(1.0, 3, clip=0),
     "clip must be positive and finite, or None, got -1": lambda: overlap(1.0, 1.0, 3, clip=-1),
     "draws must be >= 2, got 1": lambda: draw_labels(1.0, 3, draws=1),
+    r"samples_per_dim must be \(points,\), not empty, got \(\)": lambda: theory.cascade(tensor(1.0)[0], 1.0, 3),
+    r"x and y must be \(points,\), two or more, got \(1,\) and \(1,\)": lambda: theory.local_slope(
+        tensor(1), tensor(1)
+    ),
+    r"listed\[0\] = 0 must lie in \[1, 3\]": lambda: theory.label_quadrature(1.0, 3, listed=torch.tensor([0])),
+    "clip must be a number": lambda: theory.label_quadrature(1.0, 3, clip=None),
+    "lift_dim must be a whole number, got nan": lambda: recovery_threshold(1, 1.0, 3, math.nan),
+    "decades must be positive and finite, got 0": lambda: theory.local_slope(tensor(1.0, 2.0), tensor(1.0, 1.0), 0),
+    "x must rise": lambda: theory.local_slope(tensor(2.0, 1.0), tensor(1.0, 1.0)),
     "t must not be constant: labels that are all 2 tell nothing": lambda: bulk_edge(tensor(2.0, 2.0), 1.0),
     r"t\[1\] = nan must be finite": lambda: bulk_edge(tensor(1.0, math.nan), 1.0),
     r"t must be \(draw,\) with at least two labels, got \(1,\)": lambda: bulk_edge(tensor(1.0), 1.0),

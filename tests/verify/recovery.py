@@ -11,11 +11,14 @@ import torch
 
 from labkit import compute, sweep
 from labkit.recovery import kernel, spectral, theory
+from labkit.recovery.reveal import layer_one
+from labkit.recovery.separation import measured_error
 from labkit.recovery.teacher import HierarchicalTeacher
+from labkit.results.scaling_law import LISTED, WINDOWS
 from labkit.spectra import top_eigenpairs
 from tests.verify.claim import Claim
 
-F32, ROWS = torch.float32, 50_000  # of x at a time
+F32 = torch.float32
 
 SIZES = (5, 10, 20, 50, 100, 200)  # n/D of the table of overlaps: D = 600, 12 features, γ = 1, σ = 0
 SLOPES = {  # (γ, σ): slope of the exact law and of the simulation in the notes
@@ -26,21 +29,7 @@ SLOPES = {  # (γ, σ): slope of the exact law and of the simulation in the note
     (1.0, 3.0): (-0.493, -0.505),
     (1.5, 3.0): (-0.655, -0.660),
 }
-WINDOWS = {0.0: (400, np.geomspace(20, 1000, 6)), 3.0: (200, np.geomspace(500, 10_000, 6))}  # σ: D, sizes n/D
-LISTED = 100  # features beyond these are label noise; more than are learned anywhere in the windows
 DEPTH = {10: (611, 648), 14: (1084, 1993), 18: (1784, 4514)}  # d: samples for MSE/Var = 1/2, spectral and kernel
-
-
-def layer_one(teacher, n, seed):
-    """Eigenvalues and vectors of Ĉ from n samples drawn ROWS at a time, and the edge of the bulk."""
-    generator, total, labels = compute.generator(seed), 0, []
-    limit = 3 * math.sqrt(1 + teacher.noise_std**2)
-    for start in range(0, n, ROWS):
-        x, y = teacher.sample(min(ROWS, n - start), generator, F32)
-        labels.append(y.clamp(-limit, limit))
-        total = total + len(x) * spectral.moment_matrix(x, labels[-1], teacher.degree)
-    t = torch.cat(labels).double()
-    return torch.linalg.eigh(total / n), theory.bulk_edge(t, n / teacher.lift_dim)
 
 
 def surrogate_overlaps(samples_per_dim, seed):
@@ -49,7 +38,7 @@ def surrogate_overlaps(samples_per_dim, seed):
     (With the best single one it would be up to .1 less at D = 600: eigenvectors of close features mix.)
     """
     teacher = HierarchicalTeacher(600, 1, 12, 1.0, "id", 0.0, compute.generator(seed))
-    (values, vectors), edge = layer_one(teacher, round(600 * samples_per_dim), 1000 + seed)
+    values, vectors, edge = layer_one(teacher, round(600 * samples_per_dim), compute.generator(1000 + seed))
     return spectral.overlaps(vectors[:, values > edge], teacher.directions)[1][:6]
 
 
@@ -57,7 +46,7 @@ def scaling_error(gamma, noise_std, dim, samples_per_dim, seed):
     """The error after a perfect second layer, the tail included."""
     maker = compute.generator(seed)
     teacher = HierarchicalTeacher(dim, 1, LISTED, gamma, "id", noise_std, maker, tail="noise")
-    (values, vectors), edge = layer_one(teacher, round(dim * samples_per_dim), 1000 + seed)
+    values, vectors, edge = layer_one(teacher, round(dim * samples_per_dim), compute.generator(1000 + seed))
     found = vectors[:, values > edge]
     error = spectral.surrogate_error(found, teacher.directions, teacher.amplitudes)
     return error + theory.tail_variance(gamma, LISTED, "noise")
@@ -69,21 +58,6 @@ def overlap_at_threshold(dim, samples_per_dim, seed):
     x, y = teacher.sample(round(dim * samples_per_dim), compute.generator(10_000 + seed), F32)
     _, vector = top_eigenpairs(spectral.moment_matrix(x, spectral.clip_labels(y), 1), 1)
     return spectral.overlaps(vector, teacher.directions)[0][0]
-
-
-def depth_errors(dim, n, method, seed):
-    """Test error / Var of two features on the sphere: both methods see the same task and the same samples."""
-    generator = compute.generator(seed)
-    teacher = HierarchicalTeacher(dim, 2, 2, 1.0, "id", 0.0, generator, inputs="sphere")
-    val, test = teacher.sample_inputs(2000, generator), teacher.sample_inputs(20_000, generator)
-    x, y = teacher.sample(n, generator)
-    if method == "spectral":
-        model = spectral.fit(x, y, 2, n_features=2, readout_degree=1)
-    else:
-        model = kernel.fit(x, y, 2, val, teacher.target(val))
-        test = test[:4000]
-    truth = teacher.target(test)
-    return ((model.predict(test) - truth) ** 2).mean() / truth.var()
 
 
 def slope(x, y):
@@ -145,7 +119,7 @@ def depth_claims():
         note = DEPTH[dim][method == "kernel"]
         sizes = [round(note * factor) for factor in factors[method]]
         grid = {"dim": [dim], "n": sizes, "method": [method]}
-        table = sweep.run(depth_errors, grid, seeds[method], progress=False).mean("value", by="n")
+        table = sweep.run(measured_error, grid, seeds[method], progress=False).mean("value", by="n")
         sizes, mean = (torch.tensor(np.asarray(v, float)) for v in (table["n"], table["mean"]))
         needed[method, dim] = float(kernel.samples_to_reach(sizes, mean))
         # what the scatter of the error means for ln n, by the slope of the curve
