@@ -80,7 +80,7 @@ def least(n, k, reach, fail_prob, *, move=2.0, sides=2.0, size=None, shrink=2.0,
 
 
 def directions(answer) -> str:
-    """eps(n, k, reach, fail_prob): the least 2 eta + sqrt((k ln(1 + 2 reach/eta) + ln(2/delta))/(2n)), to 0.3 %."""
+    """uniform_bound(n, k, reach, fail_prob): min 2 eta + sqrt((k ln(1 + 2 reach/eta) + ln(2/delta))/(2n)), to 0.3 %."""
     generator = seeded(32)
     inputs = {
         "n": 10 ** uniform(generator, 3, 6, 6),
@@ -129,7 +129,7 @@ def directions(answer) -> str:
 
 
 def test_set(answer) -> str:
-    """test_size(margin, delta, loss_range): 8 B^2 ln(1/delta)/margin^2, rounded up or not."""
+    """test_size_needed(margin, delta, loss_range): 8 B^2 ln(1/delta)/margin^2, rounded up or not."""
     generator = seeded(33)
     inputs = {
         "margin": uniform(generator, 0.01, 0.2, 8),

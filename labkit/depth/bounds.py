@@ -37,6 +37,7 @@ CROSS_ENTROPY_LIPSCHITZ = math.sqrt(2)
 LIPSCHITZ_ONE = ("relu", "tanh", "linear")  # and 0 at 0
 RESOLUTIONS = torch.logspace(-8, 0, 161, dtype=torch.float64, device="cpu")  # η, of the nets of D1
 PER_BLOCK = {"hidden", "s_1", "s_2", "row_1", "row_2", "measured_rms"}  # a tensor has the blocks on its last axis
+POSITIVE = {"input_norm", "loss_lipschitz", "loss_range"}
 SIZES = {"depth": 1, "width": 1, "hidden": 1, "in_dim": 1, "n_classes": 2}  # whole numbers, from these on
 
 
@@ -151,14 +152,22 @@ def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
     given = {name: value for name, value in given.items() if value is not None}
     tensors = as_tensors(**given, **more)
     c, more = dict(zip(given, tensors, strict=False)), tensors[len(given) :]
-    for name, value in c.items():
-        if name in SIZES:
-            whole = value.isfinite() & (value >= SIZES[name]) & (value == value.round())
-            refuse(name, value, whole, f"must be a whole number >= {SIZES[name]}")
-        elif name in ("input_norm", "loss_lipschitz", "loss_range"):
-            require_positive(**{name: value})
-        else:
-            require_range(0, math.inf, **{name: value})
+    least = {name: SIZES.get(name, 0) for name in c} | dict.fromkeys(
+        POSITIVE & c.keys(), torch.finfo(tensors[0].dtype).tiny
+    )
+    flat = torch.cat([value.flatten() - least[name] for name, value in c.items()])
+    sizes = torch.cat([value.flatten() for name, value in c.items() if name in SIZES])
+    if not bool(
+        ((flat >= 0) & flat.isfinite()).all() & (sizes == sizes.round()).all()
+    ):  # one look; now name the culprit
+        for name, value in c.items():
+            if name in SIZES:
+                whole = value.isfinite() & (value >= SIZES[name]) & (value == value.round())
+                refuse(name, value, whole, f"must be a whole number >= {SIZES[name]}")
+            elif name in POSITIVE:
+                require_positive(**{name: value})
+            else:
+                require_range(0, math.inf, **{name: value})
     blocks, fewest = int(c["depth"].amax()), int(c["depth"].amin())
     for name in (name for name in list(c) if name in PER_BLOCK):
         c[name] = c[name] if c[name].dim() else c[name][None]
@@ -767,7 +776,7 @@ def samples_needed(
     return torch.where(never, math.inf, stop.exp())
 
 
-ROUTES = ("A", "free", "B")
+ROUTES = ("A", "B", "B'")
 
 
 def promise_from(
@@ -786,13 +795,13 @@ def promise_from(
     ==========  =============================================================================================
     population  2ε(n) < Δ
     "A"         2ε(n) < Δ/2, if `route_a_failure` ≤ fail_prob; else never (inf)
-    "free"      2ε(n) + u < Δ, u = `hoeffding_deviation`: route A with a free deviation, and route B′
     "B"         2ε(n) + 2ε(K_t) < Δ
+    "B'"        2ε(n) + u < Δ, u = `hoeffding_deviation`; the same for route A with a free deviation
     ==========  =============================================================================================
 
     ``bound`` is n ↦ ε as for `samples_needed`. Raises ValueError for margin ≤ 0, an unknown route.
 
-    >>> [round(n.item(), -3) for n in promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size=1e6, route="free")]
+    >>> [round(n.item(), -3) for n in promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size=1e6, route="B'")]
     [6000.0, 7000.0]
     """
     margin, test_size, fail_prob, loss_range = as_tensors(
@@ -805,7 +814,7 @@ def promise_from(
     if route == "A":
         budget = torch.where(u <= margin / 2, margin / 4, 0)
     else:
-        budget = (margin - u) / 2 if route == "free" else margin / 2 - bound(test_size)
+        budget = (margin - u) / 2 if route == "B'" else margin / 2 - bound(test_size)
     budget, half = torch.broadcast_tensors(budget, margin / 2)
     needed = samples_needed(bound, torch.stack([half, torch.where(budget > 0, budget, half)]), high=high)
     return needed[0], torch.where(budget > 0, needed[1], math.inf)

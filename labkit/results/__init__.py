@@ -24,13 +24,13 @@ from labkit.sweep import Table
 FOLDER = Path(__file__).parent
 RECIPES = {  # name -> the function, as module:name, that returns its recipe at the current profile
     "recovery_by_scale": "labkit.results.recovery_by_scale:recipe",
+    "lift_recovery": "labkit.results.lift_recovery:recipe",
+    "depth_advantage": "labkit.results.depth_advantage:recipe",
+    "scaling_law": "labkit.results.scaling_law:recipe",
     "inserted_block": "labkit.results.inserted_block:recipe",
     "depth_width_data": "labkit.results.depth_width_data:recipe",
     "deep_failures": "labkit.results.depth_width_data:deep_failures",
     "insert_or_train": "labkit.results.insert_or_train:recipe",
-    "lift_recovery": "labkit.results.lift_recovery:recipe",
-    "depth_advantage": "labkit.results.depth_advantage:recipe",
-    "scaling_law": "labkit.results.scaling_law:recipe",
 }
 
 

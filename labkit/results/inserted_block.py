@@ -14,8 +14,8 @@ import torch
 from labkit import compute, training
 from labkit.depth import jumpboard, network
 from labkit.depth.bounds import RiskChange, decompose_test_change
-from labkit.depth.network import PostNormResNet
-from labkit.depth.task import LOSSES, TEACHER_SEED, TeacherTask
+from labkit.depth.network import LOSSES, PostNormResNet
+from labkit.depth.task import TEACHER_SEED, TeacherTask
 from labkit.results import Recipe
 
 WIDTH, DEPTH, LAYER, HIDDEN = 16, 2, 1, 32

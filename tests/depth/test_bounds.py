@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from labkit import compute, training
-from labkit.depth import bounds
+from labkit.depth import bounds, jumpboard, task
 from labkit.depth.bounds import (
     NormClass,
     collapse,
@@ -34,7 +34,7 @@ from labkit.depth.bounds import (
     sensitivities,
     top_lipschitz,
 )
-from labkit.depth.network import ConvPostNormResNet, PostNormResNet, insert_block
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit, insert_block
 
 F64 = torch.float64
 MATRICES = ("w_in", "w_1", "w_2", "w_out")
@@ -544,6 +544,21 @@ def test_nested_bounds_are_the_bounds():
     assert (wider["all weights free"](n) > bounds.nested_bounds(net, 1, 0.5)["all weights free"](n)).all()
 
 
+def test_numbers_of_lesson_12():
+    """What its prediction and its summary say: 10⁴ samples for one direction, tens of millions for all 1700 weights."""
+    old = NormClass(depth=2, width=16, s_1=5**0.5, s_2=5**0.5, s_in=2.2, s_out=1.5, input_norm=6.5, input_rms=0.33)
+    made = bounds.nested_bounds(old, 2, 6.0)
+    needed = {name: samples_needed(bound, 0.05 / 2).item() for name, bound in made.items()}
+    assert 8e3 < needed["1 fixed direction"] < 1.5e4
+    assert 2e7 < needed["all weights free"] < 5e7
+    weights = 16 * 9 + 3 * 2 * 16 * 16 + 4 * 16
+    assert weights == pytest.approx(1700, rel=0.05)
+    spent = 2 * needed["all weights free"] * 0.025**2 / weights  # nats a weight
+    assert spent == pytest.approx(20, rel=0.2)
+    middle = bounds.nested_bounds(old, 1, 6.0)["old network frozen"]
+    assert samples_needed(middle, 0.05 / 2, high=1e14) > 1e12  # leaves the picture
+
+
 # ---- monotone
 
 
@@ -771,6 +786,26 @@ def test_where_the_bounds_flip_in_the_notes(name):
         assert (route_b(0.5, margin, 0.0, eps, eps) < 0.5) == (route_a(0.5, margin, 0.0, eps) < 0.5) == better
 
 
+@pytest.mark.parametrize("layer, expected", [(2, 3.0e7), (1, 1.3e8)])
+def test_where_the_full_class_flips_for_a_trained_network(layer, expected):
+    """Section e, D = 2, d = 16, full class: trained norms, the largest margin along a ridge direction; to a factor 2
+    (other draws of teacher and students).
+    """
+    teacher = task.TeacherTask(compute.generator(task.TEACHER_SEED))
+    x, y = teacher.sample(4000, compute.generator(0))
+    fresh, pool = teacher.sample(5000, compute.generator(1)), teacher.sample_inputs(5000, compute.generator(2))
+    old = fit(PostNormResNet(9, 16, 2, 16, 4), x, y, 300).model
+    along = jumpboard.direction(old, layer, *fresh, w1=16, loss="prob")
+    steps = jumpboard.line_search(old, along, *fresh).t * torch.arange(0.5, 6.5, 0.5, dtype=F64)
+    boards = [jumpboard.insert_direction(old, along, t) for t in steps]
+    gains = torch.stack([teacher.risk(old, pool, "prob") - teacher.risk(board, pool, "prob") for board in boards])
+    best = gains.argmax()
+    around = network_class(boards[best], x)
+    found = samples_needed(lambda n: cover_bound(n, around), gains[best] / 2).item()
+    assert expected / 2 < found < 2 * expected
+    assert "and may cancel its input" in collapse(around)  # trained blocks have s > 1
+
+
 @pytest.mark.parametrize("route", bounds.ROUTES)
 def test_promise_from_is_where_the_routes_cross_zero(route):
     """Just above the n, the right-hand side of the route lies below the old risk; just below, not."""
@@ -865,6 +900,8 @@ REFUSED = {
     r"hidden\[0\] = 0.0 must be a whole number >= 1|hidden must be .*, got 0.0": lambda: lip_chain(
         replace(CLASS, hidden=0)
     ),
+    "input_norm must be positive and finite, got 0": lambda: lip_chain(replace(CLASS, input_norm=torch.tensor(0.0))),
+    r"s_out must lie in \[0, inf\), got nan": lambda: lip_chain(replace(CLASS, s_out=math.nan)),
     "n_classes must be a whole number >= 2, got 1.0": lambda: sensitivities(replace(CLASS, n_classes=1)),
     r"s_1 must lie in \[0, inf\), got -1.0": lambda: lip_chain(replace(CLASS, s_1=-1.0)),
     r"eps must lie in \[0, inf\), got -1e-05": lambda: lip_chain(replace(CLASS, eps=-1e-5)),
@@ -904,7 +941,7 @@ REFUSED = {
     "eps_train must be >= 0, got -0.1": lambda: route_a(0.5, 0.1, 0.0, -0.1),
     "test_margin must be finite, got nan": lambda: route_b(0.5, math.nan, 0.0, 0.1, 0.1),
     "target must be positive and finite, got 0.0": lambda: samples_needed(lambda n: 1 / n, 0.0),
-    "route must be one of A, free, B, got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
+    "route must be one of A, B, B', got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
     "margin must be positive and finite, got 0.0": lambda: bounds.promise_from(lambda n: 1 / n, 0.0, 10),
     r"typical must lie in \(0, 1\], got 0.0": lambda: bounds.nested_bounds(CLASS, 1, 1.0, 0.0),
     "low and high must satisfy": lambda: samples_needed(lambda n: 1 / n, 0.1, low=10, high=2),

@@ -10,8 +10,8 @@ from labkit import compute
 from labkit.depth import bounds, scaling
 from labkit.depth.bounds import NormClass
 from labkit.depth.network import PostNormResNet
-from tests.diagonal.test_device import assert_same, randn
-from tests.stand_in import forgotten_device
+from tests.depth.conftest import randn
+from tests.everywhere import assert_same, same_everywhere
 
 N = torch.tensor([1e4, 1e7], dtype=torch.float64)
 NET = NormClass(
@@ -75,21 +75,7 @@ CALLS = {
     "data_exponent": (scaling.data_exponent, N),
     "deepest_useful": (lambda g: scaling.deepest_useful(g, 0.45), RISKS),
 }
-calls = pytest.mark.parametrize("name", CALLS)
-
-
-@calls
-def test_same_values_on_every_device(device, name):
-    function, *inputs = CALLS[name]
-    assert_same(device.run(function, *inputs), function(*inputs), rtol=1e-9, atol=1e-12)
-
-
-@calls
-def test_nothing_is_made_without_a_device(name):
-    function, *inputs = CALLS[name]
-    with forgotten_device():
-        result = function(*inputs)
-    assert_same(result, function(*inputs), rtol=0, atol=0)
+test_same_values_on_every_device, test_nothing_is_made_without_a_device = same_everywhere(CALLS, rtol=1e-9, atol=1e-12)
 
 
 def test_numbers_alone_go_to_the_chosen_device(device, monkeypatch):
