@@ -112,3 +112,11 @@ def test_a_row_is_a_student_trained_alone():
 
 def test_told_is_mean_and_standard_error():
     assert told(np.array([1.0, 2.0, 3.0]), 2) == "+2.00 ± 0.58"
+
+
+def test_training_is_the_same_on_every_device(device, monkeypatch):
+    monkeypatch.setattr("labkit.results.depth_width_data.STEPS", 3)
+    arguments = [np.array(value) for value in ([50, 50], [4, 8], [1, 2], [0, 0])]
+    expected = trained(*arguments)
+    monkeypatch.setattr("labkit.compute.device", lambda: device.place)
+    torch.testing.assert_close(device.back(trained(*arguments)), expected)

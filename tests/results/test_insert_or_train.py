@@ -78,3 +78,11 @@ def test_a_row_is_an_insertion_alone():
         assert rows[f"{way}_risk"][1] == pytest.approx(done.risk[way].item(), rel=1e-6)
         assert rows[f"{way}_train"][1] == pytest.approx(done.train[way].item(), rel=1e-6)
     assert rows["old_risk"][0] != rows["old_risk"][1]
+
+
+def test_an_insertion_is_the_same_on_every_device(device, monkeypatch):
+    monkeypatch.setattr("labkit.results.insert_or_train.FURTHER", 3)
+    arguments = np.array([60, 60]), np.array([3, 3]), np.array([0, 1])
+    expected = risks(*arguments)
+    monkeypatch.setattr("labkit.compute.device", lambda: device.place)
+    torch.testing.assert_close(device.back(risks(*arguments)), expected)
