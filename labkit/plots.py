@@ -243,6 +243,18 @@ def labels(ax, key, x, y, words, apart=0.1, **style):
         beside.set_horizontalalignment("left" if side > 0 else "right")
 
 
+def arrows(ax, key, x, y, words, colors, shown, apart):
+    """▼ at the places x (count,), falling, and height y, each under its word, where shown (count,) is true.
+
+    Of those nearer than ``apart`` to the one before, only the first has its word: "3…" is 3 and what follows.
+    """
+    x, shown = numbers(x), np.asarray(shown, dtype=bool)
+    near = np.append((-np.diff(x) < apart) & shown[1:], False)  # the next one is
+    for i, (word, color) in enumerate(zip(words, colors, strict=True)):
+        told = "▼" if i and near[i - 1] else f"{word}{'…' if near[i] else ''}\n▼"
+        text(ax, f"{key} arrow {i}", x[i], y, told if shown[i] else "", ha="center", color=color)
+
+
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)

@@ -113,6 +113,15 @@ def test_error_bars_span_one_standard_error(ax):
     assert len(plots._find(ax, "k dots").get_xdata()) == 0
 
 
+def test_named_dots_say_their_numbers():
+    ax = Figure().add_subplot()
+    for shift in (1, -2):
+        plots.named_dots(ax, ["one step", "b"], torch.tensor([0.5, 0.25]) * shift, [0.1, 0.0], [plots.RED, plots.BLUE])
+    assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
+    assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
+
+
 def test_spans_are_bars_in_parts(ax):
     bars = plots.spans(ax, "bars", [3, 1], [[0, 2, 5], [1, 1, 4]], ["red", "blue"])
     expected = [[[0, 3], [2, 3]], [[2, 3], [5, 3]], [[1, 1], [1, 1]], [[1, 1], [4, 1]]]
@@ -122,15 +131,6 @@ def test_spans_are_bars_in_parts(ax):
     moved = plots.spans(ax, "bars", [3, 1], [[0, 1], [1, 2]], [["red"], ["blue"]])
     assert moved is bars and np.allclose(bars.get_segments(), [[[0, 3], [1, 3]], [[1, 1], [2, 1]]])
     assert [mpl.colors.to_hex(color) for color in bars.get_colors()] == ["#ff0000", "#0000ff"]
-
-
-def test_named_dots_say_their_numbers():
-    ax = Figure().add_subplot()
-    for shift in (1, -2):
-        plots.named_dots(ax, ["one step", "b"], torch.tensor([0.5, 0.25]) * shift, [0.1, 0.0], [plots.RED, plots.BLUE])
-    assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
-    assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
 
 
 def test_error_dots_lie_above_the_current_point(ax):
@@ -208,6 +208,19 @@ def test_what_is_shown_already_is_left_alone():
         assert [artist.stale for artist in artists] == expected, change
         for artist in artists:
             artist.stale = False
+
+
+def test_close_arrows_share_the_word_of_the_first():
+    ax = Figure().add_subplot(xlim=(0, 4), ylim=(0, 1))
+
+    def told(x, shown):
+        plots.arrows(ax, "k", x, 0.5, ["1", "2", "3", "4"], ["k", "r", "g", "b"], shown, apart=0.5)
+        return [artist.get_text() for artist in ax.texts]
+
+    assert told([3.0, 2.0, 1.8, 1.4], [True] * 4) == ["1\n▼", "2…\n▼", "▼", "▼"]
+    assert told([3.0, 2.0, 1.8, 1.8], [True, True, False, False]) == ["1\n▼", "2\n▼", "", ""]
+    assert told([2.0] * 4, [True] * 4) == ["1…\n▼", "▼", "▼", "▼"]
+    assert [artist.get_position() for artist in ax.texts] == [(2.0, 0.5)] * 4  # moved, not made anew
 
 
 def test_corner_words_without_a_key_are_background():
