@@ -9,6 +9,7 @@ artist alone when they are called with what it shows already.
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.scale
 import matplotlib.ticker
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -267,6 +268,16 @@ def image(ax, key, rgb, extent):
     return artist
 
 
+def cells(ax, key, values, shade, words="{:.2f}"):
+    """A table as a map: values (rows, columns) as words, on cells from dark (shade 0) to light (1); row 0 is lowest."""
+    rows, columns = numbers(values).shape
+    colors = mpl.colormaps["YlGnBu_r"](0.3 + 0.7 * numbers(shade).clip(0, 1))  # black words stay readable
+    image(ax, key, colors[..., :3], (-0.5, columns - 0.5, -0.5, rows - 0.5))
+    for (row, column), value in np.ndenumerate(numbers(values)):
+        told = words.format(value).replace("-", "−")
+        text(ax, f"{key} {row} {column}", column, row, told, ha="center", va="center")
+
+
 def contours(ax, key, x, y, z, levels, words="{:g}", label_y=None, **style):
     """Level lines of z (len(y), len(x)), part of the map: drawn anew only when z changed.
 
@@ -379,6 +390,19 @@ def root_axis(ax, high, ticks):
     """Make y an error axis in √: it has a zero, as a log axis has not, and still tells small errors apart."""
     ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     ax.set(ylim=(0, high), yticks=ticks, yticklabels=[f"{tick:g}" for tick in ticks])
+
+
+def asinh_axis(axis, ticks, linear):
+    """Make an axis of both signs: linear up to about ``linear``, logarithmic beyond, from the first to the last tick.
+
+    Its zero is drawn as a line.
+    """
+    ax, name = axis.axes, axis.axis_name
+    ax.set(**{f"{name}scale": mpl.scale.AsinhScale(axis, linear_width=linear)})
+    axis.set_ticks(ticks, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks])
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+    ax.set(**{f"{name}lim": (ticks[0], ticks[-1])})
+    (ax.axhline if name == "y" else ax.axvline)(0, color=GREY, linewidth=1)
 
 
 # --- the regime triangle ------------------------------------------------------------------------------

@@ -232,6 +232,27 @@ def test_corner_words_without_a_key_are_background():
     assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9
 
 
+def test_asinh_axis_keeps_zero_and_signs():
+    ax = Figure().add_subplot()
+    plots.asinh_axis(ax.yaxis, (-1, -0.1, 0, 0.1, 1), linear=0.1)
+    assert (
+        ax.get_ylim() == (-1, 1) and [tick.get_text() for tick in ax.get_yticklabels()] == "−1 −0.1 0 +0.1 +1".split()
+    )
+    low, middle, high = ax.transScale.transform([[1, 0.1], [1, 0], [1, -0.1]])[:, 1]
+    assert middle == 0 and low == -high == pytest.approx(0.1 * np.arcsinh(1))
+
+
+def test_cells_are_a_table_on_a_map():
+    ax = Figure().add_subplot(xlim=(-0.5, 2.5), ylim=(-0.5, 1.5))
+    values = np.arange(6.0).reshape(2, 3) - 1
+    for _ in range(2):
+        plots.cells(ax, "table", values, values, "{:.1f}")
+        assert [(text.get_position(), text.get_text()) for text in ax.texts[::5]] == [((0, 0), "−1.0"), ((2, 1), "4.0")]
+    assert ax.images[0].get_extent() == [-0.5, 2.5, -0.5, 1.5] and len(ax.texts) == 6
+    brightness = ax.images[0].get_array().sum(-1)
+    assert brightness[0, 0] == brightness[0, 1] < brightness[0, 2] == brightness[1, 2]  # −1 and 0; 1 and 4
+
+
 # ---- cascades
 
 

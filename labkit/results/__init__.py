@@ -28,6 +28,9 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "depth_advantage": "labkit.results.depth_advantage:recipe",
     "scaling_law": "labkit.results.scaling_law:recipe",
     "inserted_block": "labkit.results.inserted_block:recipe",
+    "depth_width_data": "labkit.results.depth_width_data:recipe",
+    "deep_failures": "labkit.results.depth_width_data:deep_failures",
+    "insert_or_train": "labkit.results.insert_or_train:recipe",
 }
 
 

@@ -21,6 +21,7 @@ LIVE = {  # lesson -> a live control of its first panel
     "10": "kept",
     "11": "t",
     "12": "n",
+    "14": "n",
 }
 FRAME_MS = 100  # keydown -> pixels, 95th percentile
 CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position
