@@ -9,6 +9,7 @@ artist alone when they are called with what it shows already.
 from contextlib import contextmanager
 
 import matplotlib as mpl
+import matplotlib.scale
 import matplotlib.ticker
 import numpy as np
 from matplotlib.collections import LineCollection
@@ -75,13 +76,17 @@ def numbers(values):
 # --- keyed artists: made once, moved ever after -------------------------------------------------------
 
 
-def _find(ax, key):
-    return next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+def _find(ax, key, kind=mpl.artist.Artist):
+    """The artist with this key, or None; a key is one artist's, so another kind under it is the author's mistake."""
+    artist = next((artist for artist in ax.get_children() if artist.get_gid() == key), None)
+    if artist is not None and not isinstance(artist, kind):
+        raise ValueError(f"the key {key!r} is that of a {type(artist).__name__} in these axes: choose another")
+    return artist
 
 
 def line(ax, key, x, y, **style):
     """A curve; x and y of shape (points,)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.lines.Line2D)
     if artist is None:
         (artist,) = ax.plot([], [], gid=key, **{"color": INK, **style})
     x, y = numbers(x), numbers(y)
@@ -92,12 +97,28 @@ def line(ax, key, x, y, **style):
 
 def lines(ax, key, x, ys, **style):
     """Many curves over one x (points,): ys (curves, points). ``colors=`` may be one color or one a curve."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, LineCollection)
     if artist is None:
         artist = LineCollection([], gid=key, **{"colors": MIST, "linewidths": 1.2, **style})
         ax.add_collection(artist, autolim=False)
     x, ys = numbers(x), numbers(ys)
     artist.set_segments(np.stack([np.broadcast_to(x, ys.shape), ys], axis=-1))
+    return artist
+
+
+def spans(ax, key, y, edges, colors, **style):
+    """Horizontal bars at heights y (rows,), in parts: edges (rows, parts + 1), colors one a part, or (rows, parts)."""
+    artist, edges = _find(ax, key), numbers(edges)
+    if artist is None:
+        artist = LineCollection([], gid=key, **{"linewidths": 9, "capstyle": "butt", **style})
+        ax.add_collection(artist, autolim=False)
+    rows, parts = edges.shape[0], edges.shape[1] - 1
+    x = np.stack([edges[:, :-1], edges[:, 1:]], axis=-1)  # (rows, parts, 2)
+    height = np.broadcast_to(numbers(y)[:, None, None], x.shape)
+    segments = np.stack([x, height], axis=-1).reshape(rows * parts, 2, 2)
+    if not np.array_equal(numbers(artist.get_segments()).reshape(-1, 2, 2), segments):
+        artist.set_segments(segments)
+        artist.set_colors([mpl.colors.to_rgba(c) for c in np.broadcast_to(colors, (rows, parts)).ravel()])
     return artist
 
 
@@ -110,7 +131,7 @@ def area(ax, key, x, y, **style):
     """What lies between a curve and zero; x and y of shape (points,)."""
     x, y = numbers(x), numbers(y)
     corners = np.stack([np.concatenate([x[:1], x, x[-1:]]), np.concatenate([[0], y, [0]])], axis=-1)
-    artist = _find(ax, key)
+    artist = _find(ax, key, Polygon)
     if artist is None:
         return ax.add_patch(Polygon(corners, gid=key, **{"color": MIST, "linewidth": 0, **style}))
     if not np.array_equal(artist.get_xy()[:-1], corners):  # a closed polygon repeats its first corner
@@ -146,7 +167,7 @@ def now(ax, key, x, y):
 
 def text(ax, key, x, y, words, **style):
     """Words at data coordinates (pass ``transform=ax.transAxes`` for axes fractions)."""
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.text.Text)
     if artist is None:
         artist = ax.text(0, 0, "", gid=key, **{"color": INK, "zorder": 5, "clip_on": False, **style})
     if artist.get_position() != (float(x), float(y)):
@@ -222,10 +243,22 @@ def labels(ax, key, x, y, words, apart=0.1, **style):
         beside.set_horizontalalignment("left" if side > 0 else "right")
 
 
+def arrows(ax, key, x, y, words, colors, shown, apart):
+    """▼ at the places x (count,), falling, and height y, each under its word, where shown (count,) is true.
+
+    Of those nearer than ``apart`` to the one before, only the first has its word: "3…" is 3 and what follows.
+    """
+    x, shown = numbers(x), np.asarray(shown, dtype=bool)
+    near = np.append((-np.diff(x) < apart) & shown[1:], False)  # the next one is
+    for i, (word, color) in enumerate(zip(words, colors, strict=True)):
+        told = "▼" if i and near[i - 1] else f"{word}{'…' if near[i] else ''}\n▼"
+        text(ax, f"{key} arrow {i}", x[i], y, told if shown[i] else "", ha="center", color=color)
+
+
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
-    artist = _find(ax, key)
+    artist = _find(ax, key, mpl.image.AxesImage)
     if artist is None:
         limits = {"xlim": ax.get_xlim(), "ylim": ax.get_ylim()}  # imshow would change them
         artist = ax.imshow(pixels, origin="lower", aspect=ax.get_aspect(), extent=extent, gid=key, zorder=0)
@@ -233,6 +266,16 @@ def image(ax, key, rgb, extent):
     elif not np.array_equal(artist.get_array(), pixels):
         artist.set_data(pixels)
     return artist
+
+
+def cells(ax, key, values, shade, words="{:.2f}"):
+    """A table as a map: values (rows, columns) as words, on cells from dark (shade 0) to light (1); row 0 is lowest."""
+    rows, columns = numbers(values).shape
+    colors = mpl.colormaps["YlGnBu_r"](0.3 + 0.7 * numbers(shade).clip(0, 1))  # black words stay readable
+    image(ax, key, colors[..., :3], (-0.5, columns - 0.5, -0.5, rows - 0.5))
+    for (row, column), value in np.ndenumerate(numbers(values)):
+        told = words.format(value).replace("-", "−")
+        text(ax, f"{key} {row} {column}", column, row, told, ha="center", va="center")
 
 
 def signed_rgb(values):
@@ -295,6 +338,14 @@ def curve_and_dots(ax, key, curve, points=None, **style):
     line(ax, f"{key} theory", *curve, color=color, **style)
     points = (np.empty(0),) * 3 if points is None else points
     return error_dots(ax, key, *points, color=color, markeredgecolor="white", markersize=6, zorder=2)
+
+
+def named_dots(ax, names, mean, error, colors):
+    """One dot a name along x, mean ± one standard error, each (names,), with its number beside it."""
+    ax.set_xticks(range(len(names)), [name.replace(" ", "\n") for name in names])
+    for i, (m, e, color) in enumerate(zip(numbers(mean), numbers(error), colors, strict=True)):
+        error_dots(ax, names[i], [i], [m], [e], color=color)
+        text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
 
 
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------
@@ -402,6 +453,19 @@ def root_axis(ax, high, ticks):
     """Make y an error axis in √: it has a zero, as a log axis has not, and still tells small errors apart."""
     ax.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     ax.set(ylim=(0, high), yticks=ticks, yticklabels=[f"{tick:g}" for tick in ticks])
+
+
+def asinh_axis(axis, ticks, linear):
+    """Make an axis of both signs: linear up to about ``linear``, logarithmic beyond, from the first to the last tick.
+
+    Its zero is drawn as a line.
+    """
+    ax, name = axis.axes, axis.axis_name
+    ax.set(**{f"{name}scale": mpl.scale.AsinhScale(axis, linear_width=linear)})
+    axis.set_ticks(ticks, [f"{tick:+g}".replace("-", "−") if tick else "0" for tick in ticks])
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+    ax.set(**{f"{name}lim": (ticks[0], ticks[-1])})
+    (ax.axhline if name == "y" else ax.axvline)(0, color=GREY, linewidth=1)
 
 
 # --- the regime triangle ------------------------------------------------------------------------------

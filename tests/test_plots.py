@@ -64,6 +64,7 @@ def everything(ax, shift):
     plots.line(ax, "line", x, x + shift)
     plots.lines(ax, "lines", x, torch.stack([x, x * shift]))
     plots.dots(ax, "dots", x, x - shift)
+    plots.spans(ax, "spans", [0, 1], [[0, shift, 1], [0, 0.5, 1]], ["red", "blue"])
     plots.now(ax, "now", 0.5, shift)
     plots.text(ax, "text", 0.5, shift, f"{shift}")
     plots.stems(ax, "stems", x * shift)
@@ -110,6 +111,26 @@ def test_error_bars_span_one_standard_error(ax):
     assert plots._find(ax, "k bars").get_ydata()[:2].tolist() == [1.75, 2.25]
     plots.curve_and_dots(ax, "k", ([0, 1], [0, 1]))  # the simulation of a new setting is still running
     assert len(plots._find(ax, "k dots").get_xdata()) == 0
+
+
+def test_named_dots_say_their_numbers():
+    ax = Figure().add_subplot()
+    for shift in (1, -2):
+        plots.named_dots(ax, ["one step", "b"], torch.tensor([0.5, 0.25]) * shift, [0.1, 0.0], [plots.RED, plots.BLUE])
+    assert [text.get_text() for text in ax.texts] == ["−1", "−0.5"]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["one\nstep", "b"]
+    assert plots._find(ax, "one step bars").get_ydata()[:2].tolist() == [-1.1, -0.9]
+
+
+def test_spans_are_bars_in_parts(ax):
+    bars = plots.spans(ax, "bars", [3, 1], [[0, 2, 5], [1, 1, 4]], ["red", "blue"])
+    expected = [[[0, 3], [2, 3]], [[2, 3], [5, 3]], [[1, 1], [1, 1]], [[1, 1], [4, 1]]]
+    assert np.allclose(bars.get_segments(), expected)
+    colors = [mpl.colors.to_hex(color) for color in bars.get_colors()]
+    assert colors == ["#ff0000", "#0000ff"] * 2
+    moved = plots.spans(ax, "bars", [3, 1], [[0, 1], [1, 2]], [["red"], ["blue"]])
+    assert moved is bars and np.allclose(bars.get_segments(), [[[0, 3], [1, 3]], [[1, 1], [2, 1]]])
+    assert [mpl.colors.to_hex(color) for color in bars.get_colors()] == ["#ff0000", "#0000ff"]
 
 
 def test_error_dots_lie_above_the_current_point(ax):
@@ -189,6 +210,19 @@ def test_what_is_shown_already_is_left_alone():
             artist.stale = False
 
 
+def test_close_arrows_share_the_word_of_the_first():
+    ax = Figure().add_subplot(xlim=(0, 4), ylim=(0, 1))
+
+    def told(x, shown):
+        plots.arrows(ax, "k", x, 0.5, ["1", "2", "3", "4"], ["k", "r", "g", "b"], shown, apart=0.5)
+        return [artist.get_text() for artist in ax.texts]
+
+    assert told([3.0, 2.0, 1.8, 1.4], [True] * 4) == ["1\n▼", "2…\n▼", "▼", "▼"]
+    assert told([3.0, 2.0, 1.8, 1.8], [True, True, False, False]) == ["1\n▼", "2\n▼", "", ""]
+    assert told([2.0] * 4, [True] * 4) == ["1…\n▼", "▼", "▼", "▼"]
+    assert [artist.get_position() for artist in ax.texts] == [(2.0, 0.5)] * 4  # moved, not made anew
+
+
 def test_corner_words_without_a_key_are_background():
     """With a key they are one artist that moves, without one they are drawn once and for all."""
     ax = Figure().add_subplot()
@@ -196,6 +230,27 @@ def test_corner_words_without_a_key_are_background():
     number, again = plots.corner(ax, "size", 1, "48 %"), plots.corner(ax, "size", 1, "9 %")
     assert told.get_gid() is None and number is again and again.get_text() == "9 %"
     assert told.get_position()[1] == number.get_position()[1] and plots.corner(ax, None, 2, "").get_position()[1] < 0.9
+
+
+def test_asinh_axis_keeps_zero_and_signs():
+    ax = Figure().add_subplot()
+    plots.asinh_axis(ax.yaxis, (-1, -0.1, 0, 0.1, 1), linear=0.1)
+    assert (
+        ax.get_ylim() == (-1, 1) and [tick.get_text() for tick in ax.get_yticklabels()] == "−1 −0.1 0 +0.1 +1".split()
+    )
+    low, middle, high = ax.transScale.transform([[1, 0.1], [1, 0], [1, -0.1]])[:, 1]
+    assert middle == 0 and low == -high == pytest.approx(0.1 * np.arcsinh(1))
+
+
+def test_cells_are_a_table_on_a_map():
+    ax = Figure().add_subplot(xlim=(-0.5, 2.5), ylim=(-0.5, 1.5))
+    values = np.arange(6.0).reshape(2, 3) - 1
+    for _ in range(2):
+        plots.cells(ax, "table", values, values, "{:.1f}")
+        assert [(text.get_position(), text.get_text()) for text in ax.texts[::5]] == [((0, 0), "−1.0"), ((2, 1), "4.0")]
+    assert ax.images[0].get_extent() == [-0.5, 2.5, -0.5, 1.5] and len(ax.texts) == 6
+    brightness = ax.images[0].get_array().sum(-1)
+    assert brightness[0, 0] == brightness[0, 1] < brightness[0, 2] == brightness[1, 2]  # −1 and 0; 1 and 4
 
 
 # ---- cascades
@@ -237,6 +292,21 @@ def test_stacked_fills_below_the_curve_and_names_what_there_is_room_for(ax):
     assert [artist.get_text() for artist in ax.texts] == ["rest", "lower"]
     plots.stacked(ax, "mse", x, x**-0.5, 0 * x, ("rest", "lower"))
     assert [artist.get_text() for artist in ax.texts] == ["rest", ""] and len(ax.patches) == 2
+
+
+def test_a_key_names_one_artist():
+    """Two kinds of artist under one key: the author hears it at once, and not as an error of matplotlib."""
+    ax = Figure().add_subplot()
+    plots.line(ax, "slope", [0, 1], [0, 1])
+    for other in (
+        lambda: plots.text(ax, "slope", 0, 0, "word"),
+        lambda: plots.corner(ax, "slope", 1, "word"),
+        lambda: plots.area(ax, "slope", [0, 1], [0, 1]),
+        lambda: plots.lines(ax, "slope", [0, 1], [[0, 1]]),
+        lambda: plots.image(ax, "slope", np.zeros((2, 2, 3)), (0, 1, 0, 1)),
+    ):
+        with pytest.raises(ValueError, match="the key 'slope' is that of a Line2D in these axes"):
+            other()
 
 
 # ---- covariances and powers

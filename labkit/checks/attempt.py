@@ -147,10 +147,12 @@ def show(inputs: dict[str, object], at: tuple[Tensor, ...] | None = None) -> str
     def text(value: object) -> str:
         if not isinstance(value, Tensor):
             return str(value) if isinstance(value, int | float) else kind(value)
-        if at is not None:
+        if at is not None and value[at].ndim == 0:
             return f"{value[at]:.4g}"
         if value.ndim > 1:
             return f"a tensor of shape {tuple(value.shape)}"
+        if value.ndim == 0:
+            return f"{value:.4g}"
         start = ", ".join(f"{x:.4g}" for x in value[:2].tolist())
         return f"[{start}, ...]" if len(value) > 2 else f"[{start}]"
 

@@ -42,6 +42,7 @@ def judge_parts(answer, given: tuple[float, int, float]) -> tuple[str, float]:
         "Normalize the strengths: sum a_k^2 = 1.": {"total": 1.0},
         "The strengths are normalized by Z = sum of k^(-2 gamma): a_k^2 = k^(-2 gamma)/Z.": {"root_total": True},
         "That weighs features by a_k: the error is a sum of squares, a_k^2.": {"weigh": 0.5},
+        "That is a_k where a_k^2 belongs, in n_k and in the error.": {"weigh": 0.5, "threshold": 0.5},
         "a_k falls as k^(-gamma), its square as k^(-2 gamma).": {"exponent": given[0]},
         "The factor 2 is missing in n_k/D = (1 + sigma^2)/(2 a_k^2).": {"factor": 1.0},
         "n_k/D has a_k^2 in the denominator, not a_k.": {"threshold": 0.5},
@@ -55,11 +56,13 @@ def judge_parts(answer, given: tuple[float, int, float]) -> tuple[str, float]:
         if all(map(near, found, wrong)) and not near(wrong[1], truth[1]):
             return says, 0
     rho, power, out = pieces(*inputs.values())
+    loose = pieces(*inputs.values(), least=-torch.inf)[0]
     named = (
         {
             "unlearned: that is what *is* learned, sum a_k^2 over the features that are out.": (out * power).sum(-1),
             "unlearned: that is the whole error.": truth[0] + truth[1],
             "unlearned: that counts features, add up their a_k^2.": (~out).double().sum(-1),
+            "unlearned: nothing has rho = 0 without the clamp, rho = max(1 - n_k/n, 0).": torch.zeros_like(delta),
         },
         {
             "learned: an overlap rho leaves the error 1 - rho^2, not 1 - rho.": (out * power * (1 - rho)).sum(-1),
@@ -69,6 +72,9 @@ def judge_parts(answer, given: tuple[float, int, float]) -> tuple[str, float]:
             "learned: that is what is known, sum a_k^2 rho_k^2; asked for is the error left.": (power * rho**2).sum(-1),
             "learned: that is the whole error, features that are not out included.": truth[0] + truth[1],
             "learned: that is their a_k^2, as if nothing were known of them.": (out * power).sum(-1),
+            "learned: without the clamp, rho < 0 of features that are not out enters as rho^2.": (
+                (power * (1 - loose**2)).sum(-1)
+            ),
         },
     )
     for value, mistakes, right in zip(found, named, good, strict=True):
@@ -95,6 +101,7 @@ def pieces(
     threshold=1.0,
     noise=None,
     count=None,
+    least=0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """ρ_k, a_k² and whether feature k is out, each (δ, k) or (k,); the keywords make the mistakes."""
     k = torch.arange(1, n_features + 1, dtype=torch.float64, device="cpu")
@@ -102,7 +109,7 @@ def pieces(
     whole = power.sum() if total is None else total
     power = power[:count] / (whole**0.5 if root_total else whole)
     needed = (1 + noise_std**2 if noise is None else noise) / (factor * power**threshold)
-    rho = (1 - needed / delta[:, None]).clamp_min(0)
+    rho = (1 - needed / delta[:, None]).clamp_min(least)
     return rho, power, rho > 0
 
 
@@ -170,7 +177,8 @@ def self_noise(answer) -> str:
     """self_noise(k, gamma, noise_std) -> the self-noise as a share of the law, when k features are learned."""
     generator = seeded(93)
     k, gamma, noise = (uniform(generator, *span, 8) for span in ((5, 40), (0.6, 2), (0.2, 3)))
-    learned, tail = 2 - 1 / (2 * gamma + 1), 1 / (2 * gamma - 1)
+    part, tail = 1 / (2 * gamma + 1), 1 / (2 * gamma - 1)
+    learned = 2 - part
     c, y2 = learned + tail, 1 + noise**2
     zeta = torch.special.zeta(2 * gamma, torch.ones_like(gamma))
     truth = 8 / (c * k * y2)
@@ -182,12 +190,17 @@ def self_noise(answer) -> str:
         "C is missing: the law's error is (C/Z) K^(1 - 2 gamma).": 8 / (k * y2),
         "C has two parts: the tail 1/(2 gamma - 1) alone leaves the learned features out.": 8 / (tail * k * y2),
         "C has two parts: the tail 1/(2 gamma - 1) is missing.": 8 / (learned * k * y2),
+        "C = 2 - 1/(2 gamma + 1) + 1/(2 gamma - 1): you subtract the tail.": 8 / ((learned - tail) * k * y2),
+        "C = 2 - 1/(2 gamma + 1) + 1/(2 gamma - 1): mind the first sign.": 8 / ((2 + part + tail) * k * y2),
         "delta_K contains 1 + sigma^2: that is why noise matters here.": 8 / (c * k),
         "E y^2 is 1 + sigma^2, not 1 + sigma.": 8 / (c * k * (1 + noise)),
         "E y^2 is 1 + sigma^2, not sigma^2.": 8 / (c * k * noise**2),
         "Z cancels: it is in delta_K and in the law.": 8 / (c * k * y2 * zeta),
         "Z cancels: it is in delta_K and in the law; you multiply by it.": 8 * zeta / (c * k * y2),
         "The powers of K: K^(-2 gamma) over K^(1 - 2 gamma) is 1/K.": 8 / (c * y2 * k ** (2 * gamma)),
+        "The powers of K: 1/delta_K brings K^(-2 gamma), the law K^(1 - 2 gamma) below it: 1/K.": (
+            8 * k ** (1 - 2 * gamma) / (c * y2)
+        ),
         "The powers of K: K^(-2 gamma) over K^(1 - 2 gamma) is 1/K, not K.": 8 * k / (c * y2),
     }
     slips = {"The factor 2 of delta_K = Z (1 + sigma^2) K^(2 gamma)/2 is missing.": truth / 2}
@@ -228,6 +241,9 @@ def revealed(answer) -> str:
         "D is d(d+1)/2: x_i^2 - 1 counts too.": count(size=dim * (dim - 1) / 2),
         "D is d(d+1)/2, not d^2: x_i x_j and x_j x_i are one function.": count(size=dim**2),
         "D is the size of the lift, d(d+1)/2, not d.": count(size=dim),
+        "There are infinitely many features: Z = zeta(2 gamma), not a sum over a few.": count(
+            z=torch.stack([sums_of(g, 12) for g in gamma])
+        ),
         "Z is missing: the strengths are normalized.": count(z=torch.ones_like(zeta)),
         "The factor 2 of n_k = D (1 + sigma^2)/(2 a_k^2) is missing.": count(factor=1.0),
         "E y^2 is 1 + sigma^2: label noise is missing.": count(y2=torch.ones_like(noise)),
@@ -251,8 +267,8 @@ def revealed(answer) -> str:
 
 
 EXERCISES = {
-    "09.1": Exercise(points=4, minutes=12, difficulty=2, check=parts),
-    "09.2": Exercise(points=2, minutes=6, difficulty=1, check=two_ends),
-    "09.3": Exercise(points=3, minutes=12, difficulty=3, check=self_noise),
-    "09.4": Exercise(points=3, minutes=8, difficulty=2, check=revealed),
+    "09.1": Exercise(points=4, minutes=10, difficulty=2, check=parts),
+    "09.2": Exercise(points=2, minutes=4, difficulty=1, check=two_ends),
+    "09.3": Exercise(points=3, minutes=8, difficulty=2, check=self_noise),
+    "09.4": Exercise(points=3, minutes=6, difficulty=2, check=revealed),
 }

@@ -6,6 +6,7 @@
                    with every start, live or dead; training
 ``jumpboard``      activation gradients, the slope they give an inserted block, gradient and ridge directions, the step,
                    the gain along it; the signal without its bias; the fallback; two controls
+``starts``         how gradient descent leaves each start of a block, live or dead
 ``covariance``     the covariance of activation gradients, how diagonal it is, how many samples show a direction
 ``task``           a teacher whose Bayes risk is known, and the digits as real data
 ``study``          students over many seeds, and what inserting a block does to them against training longer

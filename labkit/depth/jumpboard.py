@@ -129,6 +129,48 @@ def moments(g: Tensor, phi: Tensor) -> Moments:
     return Moments(flat_g.mT @ flat_phi / n, flat_phi.mT @ flat_phi / n, flat_g.square().sum((1, 2)) / n)
 
 
+def observe(
+    model: PostNormResNet,
+    layer: int,
+    x: Tensor,
+    y: Tensor,
+    w1: Tensor,
+    activation: str = "relu",
+    loss: str = "ce",
+) -> Moments:
+    """The `moments` of a sample after ``layer``: all that it says about a block with the features σ(W_1 z).
+
+    >>> model = PostNormResNet(3, 8, 2, 8, 2)
+    >>> here = observe(model, 1, torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0]), draw_features(model, 5))
+    >>> here.cross.shape, here.second.shape
+    (torch.Size([1, 8, 5]), torch.Size([1, 5, 5]))
+    """
+    z, g = _look(model, layer, x, y, loss)
+    return moments(g, features(model, z, w1, activation))
+
+
+def predictable_energy(model: PostNormResNet, layer: int, x: Tensor, probabilities: Tensor) -> Tensor:
+    """E‖E[g | x]‖² (net,) where P(y | x) is known: what no block after ``layer``, however wide, explains more of.
+
+    x (n, ...), probabilities (n, class); for cross-entropy, whose mean over y is differentiated in one go. A block sees
+    z only, and E‖E[g | z]‖² ≤ E‖E[g | x]‖². Raises ValueError for what does not fit.
+
+    >>> model, x = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64)
+    >>> predictable_energy(model, 1, x, torch.softmax(model(x)[0], -1)).item() < 1e-20  # nothing is left to learn
+    True
+    """
+    with torch.no_grad():
+        z = model.bottom(x, layer)
+    z.requires_grad_()
+    with torch.enable_grad():
+        log_q = torch.log_softmax(model.top(z, layer), -1)
+        if probabilities.shape != log_q.shape[1:]:
+            shape = tuple(log_q.shape[1:])
+            raise ValueError(f"probabilities must be {shape}, as (n, class), got {tuple(probabilities.shape)}")
+        (g,) = torch.autograd.grad(-(probabilities * log_q).sum(), z)
+    return g.square().flatten(2).sum(2).mean(1)
+
+
 def explained_energy(moments: Moments, ridge: float = 0.0) -> Tensor:
     """tr(MΦ⁻¹Mᵀ) = E‖Π_φ g‖² (net,): the largest G²/S, of the sample behind the moments; ridge as in `direction`.
 
@@ -141,6 +183,30 @@ def explained_energy(moments: Moments, ridge: float = 0.0) -> Tensor:
     """
     solved = _ridge(moments, ridge)
     return (solved * moments.cross).sum((1, 2))
+
+
+def energy_by_width(chosen: Moments, judged: Moments, ridge: float = 0.0) -> Tensor:
+    """G·|G|/S on one sample of the ridge directions that another one chose, for 1, 2, …, m features: (net, m).
+
+    Both moments are of the same m features; V of the first k of them is −M(Φ + λI)⁻¹, λ as for all m, of ``chosen``.
+    With ``judged`` the same sample it is `explained_energy` when ridge = 0; on another one it is what is left of it.
+    All widths come from one Cholesky factor L: in the features L⁻¹φ the directions are nested.
+    Raises ValueError when Φ + λI is not invertible.
+
+    >>> here = Moments(torch.tensor([[[2.0, 1.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]]), torch.ones(1))
+    >>> energy_by_width(here, here)
+    tensor([[1., 2.]])
+    """
+    factor = _factor(chosen, ridge)
+
+    def white(matrix: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(factor, matrix, upper=False)
+
+    mine = white(chosen.cross.mT)  # (net, m, d)
+    gain = (mine * white(judged.cross.mT)).sum(2).cumsum(1)
+    pairs = (mine @ mine.mT) * white(white(judged.second).mT)
+    energy = pairs.cumsum(1).cumsum(2).diagonal(dim1=1, dim2=2)
+    return gain * gain.abs() / torch.where(energy > 0, energy, 1)
 
 
 # ---- Directions -------------------------------------------------------------------------------------------------
@@ -194,11 +260,34 @@ def direction(
     >>> found.v.shape, bool(found.gain > 0)
     (torch.Size([1, 8, 2]), True)
     """
+    w1 = w1 if isinstance(w1, Tensor) else draw_features(model, w1)
+    found = observe(model, layer, x, y, w1, activation, loss)
+    return direction_from(found, layer, w1, kind, ridge, activation, loss)
+
+
+def direction_from(
+    moments: Moments,
+    layer: int,
+    w1: Tensor,
+    kind: str = "ridge",
+    ridge: float = RIDGE,
+    activation: str = "relu",
+    loss: str = "ce",
+) -> Direction:
+    """The `direction` that the moments of a sample give; of the first features only, when w1 holds fewer than they do.
+
+    So one pass over a large sample serves every width of the block. Raises ValueError for what does not fit.
+
+    >>> here = Moments(torch.tensor([[[2.0, 1.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]]), torch.ones(1))
+    >>> direction_from(here, 1, torch.ones(1, 1, 1), ridge=0.0).v
+    tensor([[[-0.5000]]])
+    """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    w1 = w1 if isinstance(w1, Tensor) else draw_features(model, w1)
-    z, g = _look(model, layer, x, y, loss)
-    found = moments(g, features(model, z, w1, activation))
+    count = w1.shape[1]
+    if not 1 <= count <= moments.second.shape[1]:
+        raise ValueError(f"w1 must hold 1 to {moments.second.shape[1]} features, as the moments do, got {count}")
+    found = Moments(moments.cross[..., :count], moments.second[:, :count, :count], moments.energy)
     v = -(found.cross if kind == "gradient" else _ridge(found, ridge))
     gain = -(found.cross * v).sum((1, 2))
     return Direction(layer, activation, w1, v, gain, _energy(v, found.second), loss)
@@ -517,8 +606,9 @@ def parameter_step(
 ) -> tuple[PostNormResNet, Step]:
     """One step of gradient descent on the *old* weights, its size by line search: the control for a jumpboard.
 
-    The first of start, start/2, … that gains at least `ARMIJO` of what the slope promises on the sample; a net
-    for which none of `HALVINGS` does stays as it is, with a warning.
+    Of start, start/2, … the one that gains most on the sample, among those that gain at least `ARMIJO` of what the
+    slope promises: a control should be as good as it can be. Halving ends where it gains no more; a net for which
+    none of `HALVINGS` does stays as it is, with a warning.
 
     >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
     >>> moved, step = parameter_step(model, x, y)
@@ -533,19 +623,52 @@ def parameter_step(
     def moved(t: Tensor) -> PostNormResNet:
         return replace(model, params={name: _along(model.params[name], grads[name], t) for name in grads})
 
-    t = torch.full_like(before.detach(), start)
-    found = torch.zeros_like(t, dtype=torch.bool)
-    gain = torch.zeros_like(t)
-    for _ in range(HALVINGS):
-        now = before.detach() - mean_loss(moved(t), x, y, loss)
-        good = (now >= ARMIJO * t * square) & (now > 0) & ~found
-        gain, found = torch.where(good, now, gain), found | good
-        if found.all():
+    t, gain = torch.zeros_like(square), torch.zeros_like(square)
+    for halvings in range(HALVINGS):
+        step = torch.full_like(square, start / 2**halvings)
+        now = before.detach() - mean_loss(moved(step), x, y, loss)
+        better = (now >= ARMIJO * step * square) & (now > gain)
+        t, gain = torch.where(better, step, t), torch.where(better, now, gain)
+        if ((gain > 0) & ~better).all():
             break
-        t = torch.where(found, t, t / 2)
+    found = gain > 0
     _say_so(found, "against the gradient")
-    t = torch.where(found, t, 0)
     return moved(t), Step(t, gain, found)
+
+
+def margins(
+    model: PostNormResNet,
+    layer: int,
+    chosen: tuple[Tensor, Tensor],
+    judged: tuple[Tensor, Tensor],
+    w1: Tensor | int = 64,
+    ridge: float = RIDGE,
+) -> dict[str, Tensor]:
+    """What four changes of a trained model gain in cross-entropy, each (net,), on samples that did not choose them.
+
+    Arguments
+        chosen, judged: samples (x, y): the first gives direction and step, the second the gain
+        layer, w1, ridge: of the new block, as for `direction`
+
+    Two controls without a block, "temperature" and "old weights" (`parameter_step`); then the block along its
+    "gradient" and along its "ridge" direction. The new block has earned something where it beats the controls.
+
+    >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
+    >>> found = margins(model, 1, (x, y), (x, y), w1=2)
+    >>> list(found), bool(found["ridge"] > 0)
+    (['temperature', 'old weights', 'gradient', 'ridge'], True)
+    """
+    (x, y), test = chosen, judged
+    before, w1 = mean_loss(model, *test), w1 if isinstance(w1, Tensor) else draw_features(model, w1)
+    with torch.no_grad():
+        found = {"temperature": temperature_gain(model(x), y, model(test[0]), test[1])[1]}
+    found["old weights"] = before - mean_loss(parameter_step(model, x, y)[0], *test)
+    here = observe(model, layer, x, y, w1)
+    for kind in ("gradient", "ridge"):
+        line = direction_from(here, layer, w1, kind, ridge)
+        step = line_search(model, line, x, y)
+        found[kind] = gain_curve(model, line, *test, step.t[:, None])[:, 0]
+    return found
 
 
 # ---- Inside -----------------------------------------------------------------------------------------------------
@@ -618,14 +741,19 @@ def _first_step(
 
 def _ridge(moments: Moments, ridge: float) -> Tensor:
     """M(Φ + λI)⁻¹ (net, d, m)."""
-    cross, second = moments.cross, moments.second
+    return torch.cholesky_solve(moments.cross.mT, _factor(moments, ridge)).mT
+
+
+def _factor(moments: Moments, ridge: float) -> Tensor:
+    """The Cholesky factor of Φ + λI (net, m, m)."""
+    second = moments.second
     require_range(0, math.inf, ridge=torch.as_tensor(float(ridge), dtype=torch.float64, device="cpu"))
     size = second.diagonal(dim1=1, dim2=2).mean(1)
     eye = torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
     lam = ridge * torch.where(size > 0, size, 1)  # all features zero: M is zero too
     factor, info = torch.linalg.cholesky_ex(second + lam[:, None, None] * eye)
     refuse("info of Φ + λI", info, info == 0, "must be 0: it is not invertible, raise ridge or take fewer features")
-    return torch.cholesky_solve(cross.mT, factor).mT
+    return factor
 
 
 def _energy(v: Tensor, second: Tensor) -> Tensor:

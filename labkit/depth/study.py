@@ -22,7 +22,7 @@ from labkit.depth.jumpboard import (
     mean_loss,
     moments,
 )
-from labkit.depth.network import PostNormResNet, block_names, fit, insert_block
+from labkit.depth.network import FIRST_SEED, PostNormResNet, block_names, fit, insert_block
 from labkit.depth.task import TeacherTask
 from labkit.validate import require_whole
 
@@ -146,12 +146,13 @@ def insertion(
     if population is None:
         population = task.sample_inputs(20_000, compute.generator(0), x.dtype)
     fresh = task.sample_each(x.shape[1], streams(seeds, FRESH), x.dtype)
-    fine, w1 = model.to(dtype=compute.dtype(x.device)), draw_features(model, hidden)
+    first, again = (training.generators([FIRST_SEED + int(seed) for seed in seeds]) for _ in range(2))
+    fine, w1 = model.to(dtype=compute.dtype(x.device)), draw_features(model, hidden, first)
     like, own = fine.params["out"], x.dtype
     boards = [
         jumpboard(fine, layer, xs.to(like), ys, w1.to(like)).model.to(dtype=own) for xs, ys in ((x, y), fresh)
     ]  # the block that is trained starts from the same W_1
-    inserted = insert_block(model, layer, hidden)
+    inserted = insert_block(model, layer, hidden, generators=again)
     more = {"steps": further, "lr": lr}
     ways = {
         "jumpboard": boards[0],

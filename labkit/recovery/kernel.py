@@ -103,6 +103,8 @@ def samples_to_reach(n: Tensor, error: Tensor, level: float = 0.5) -> Tensor:
             f"n must be (size,), increasing, and error (..., size), got {n.tolist()} and {tuple(error.shape)}"
         )
     require_positive(n=n, error=error)
+    if not 0 < level < math.inf:
+        raise ValueError(f"level must be positive and finite, got {level}")
     below = error <= level
     after = below.int().argmax(-1, keepdim=True).clamp_min(1)  # the first size below
     (e0, e1), (n0, n1) = (

@@ -65,6 +65,8 @@ def layer_one(x: Tensor, y: Tensor, degree: int, hygiene: bool = True, clip: flo
     >>> (found.overlaps(task.directions) > HALF).sum()
     tensor(3)
     """
+    if len(y) and y.min() == y.max():
+        raise ValueError(f"y must not be constant: labels that are all {y[0].item():g} tell nothing about x")
     if hygiene and degree >= 2:
         y = spectral.low_degree_residual(x, y)
         x = spectral.radial_normalize(x)

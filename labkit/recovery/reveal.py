@@ -102,6 +102,9 @@ def lift_errors(dim: int, samples_per_dim: Tensor, hygiene: bool, seed: int) -> 
 
 def lift_slope(dim: int, samples_per_dim: Tensor, hygiene: bool, seeds: Iterable[int]) -> tuple[Tensor, float, float]:
     """Mean `lift_errors` (points,), their log-log slope fitted seed by seed, and the standard error of its mean."""
+    seeds = list(seeds)
+    if len(seeds) < 2:
+        raise ValueError(f"seeds must be at least two, for a standard error, got {len(seeds)}")
     errors = torch.stack([lift_errors(dim, samples_per_dim, hygiene, seed) for seed in seeds])
     slopes = fitted_slope(samples_per_dim.to(errors), errors)
     return errors.mean(0), float(slopes.mean()), float(slopes.std() / len(slopes) ** 0.5)
@@ -115,5 +118,7 @@ def fitted_slope(x: Tensor, y: Tensor) -> Tensor:
     """
     x, y = as_tensors(x=x, y=y)
     require_positive(x=x, y=y)
+    if not (x != x[:1]).any():
+        raise ValueError(f"x must hold at least two different values, got {x.tolist()}")
     centered = x.log() - x.log().mean()
     return (y.log() @ centered.to(y)) / (centered @ centered)

@@ -90,7 +90,7 @@ def kernel_error(n: float | Tensor, dim: int, power: Tensor, ridges: Sequence[fl
     if not len(ridges):
         raise ValueError("ridges must hold at least one value, got none")
     value, count = (part.to(power) for part in kernel_spectrum(dim, len(power) // 2))
-    ridge = torch.tensor([float(r) for r in ridges], device="cpu").to(n)
+    ridge = n.new_tensor([float(r) for r in ridges])
     require_positive(ridges=ridge)
     noise, size = ridge * (value @ count), n[..., None, None]  # (ridge,), (..., 1, 1)
 

@@ -290,9 +290,13 @@ class Recovery:
         """û of x (n, dim) → (n,)."""
         return _squares(self.features(x)) @ self.coefficients.to(x.dtype)
 
+    def read(self, latent: Tensor) -> Tensor:
+        """The readout alone: the label at û (n,) → (n,)."""
+        return _powers(latent, self.span.to(latent.dtype), len(self.readout)) @ self.readout.to(latent.dtype)
+
     def predict(self, x: Tensor) -> Tensor:
         """The label of x (n, dim) → (n,)."""
-        return _powers(self.latent(x), self.span.to(x.dtype), len(self.readout)) @ self.readout.to(x.dtype)
+        return self.read(self.latent(x))
 
 
 def fit(

@@ -27,6 +27,10 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "lift_recovery": "labkit.results.lift_recovery:recipe",
     "depth_advantage": "labkit.results.depth_advantage:recipe",
     "scaling_law": "labkit.results.scaling_law:recipe",
+    "inserted_block": "labkit.results.inserted_block:recipe",
+    "depth_width_data": "labkit.results.depth_width_data:recipe",
+    "deep_failures": "labkit.results.depth_width_data:deep_failures",
+    "insert_or_train": "labkit.results.insert_or_train:recipe",
     "signal_and_noise": "labkit.results.signal_and_noise:recipe",
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
 }

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from labkit import compute, training
-from labkit.depth import covariance, jumpboard
+from labkit.depth import bounds, covariance, jumpboard
 from labkit.depth.network import PostNormResNet, fit
 from labkit.depth.task import TEACHER_SEED, TeacherTask
 from tests.calibration import race, slowness
@@ -68,7 +68,11 @@ def live():
     w1 = jumpboard.draw_features(model, 64)
     along, t = jumpboard.direction(model, 4, x, y, w1), torch.linspace(0, 3, 20, dtype=x.dtype)
     g = jumpboard.activation_gradient(model, 4, x, y)
+    n, norms = torch.logspace(2, 10, 200, dtype=x.dtype), {"s_1": 1.2, "s_2": 1.0, "s_in": 2.2, "s_out": 1.5}
+    net = bounds.NormClass(depth=16, width=32, input_norm=6.5, input_rms=0.33, **norms)
     ways = {
+        "bound D1, depth 16, 200 n / allowed": (lambda: bounds.cover_bound(n, net), 2e-3),
+        "bound D2, depth 16, 200 n / allowed": (lambda: bounds.rademacher_bound(n, net), 2e-3),
         "direction, m = 64 / allowed": (lambda: jumpboard.direction(model, 4, x, y, w1), 20e-3),
         "covariance and spectrum / allowed": (lambda: covariance.measures(covariance.gradient_covariance(g)), 20e-3),
         "gain curve, 20 steps / allowed": (lambda: jumpboard.gain_curve(model, along, x, y, t), 40e-3),

@@ -19,7 +19,10 @@ LIVE = {  # lesson -> a live control of its first panel
     "08": "samples_per_dim",
     "09": "samples_per_dim",
     "10": "kept",
+    "11": "t",
+    "12": "n",
     "13": "width",
+    "14": "n",
 }
 FRAME_MS = 100  # keydown -> pixels, 95th percentile
 CATCH_UP_MS = 1000  # last keydown -> picture and read-out of the last position

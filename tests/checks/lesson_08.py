@@ -19,17 +19,30 @@ def needed(
     return answer
 
 
+def among(which):
+    """n_k, with strengths normalized over the features which(k) only."""
+
+    def answer(k, gamma, n_features, lift_dim, noise_std):
+        total = (which(k).double() ** (-2 * gamma)).sum()
+        return lift_dim * (1 + noise_std**2) * total * k.double() ** (2 * gamma) / 2
+
+    return answer
+
+
 def half_power(k, gamma, n_features, lift_dim, noise_std):
     a = theory.amplitudes(gamma, n_features)[k - 1]
     return lift_dim * (1 + noise_std**2) / (2 * a)
 
 
-def on_grid(offset=lambda t: t.mean(), dtype=torch.float64):
-    """The least psi on a grid that is evenly spaced in log(lam - max t)."""
+def on_grid(offset=lambda t: t.mean(), dtype=torch.float64, low=lambda t: t.max(), center=lambda t: 0.0, where=False):
+    """The least psi, or where it is, on a grid that is evenly spaced in log(lam - low)."""
 
     def answer(t, samples_per_dim):
-        lam = t.max() + (samples_per_dim * (t**2).mean()).sqrt() * torch.logspace(-4, 0, 2000, dtype=dtype)
-        return (lam * (1 / samples_per_dim + (t / (lam[:, None] - t)).mean(1))).min() - offset(t)
+        shift = offset(t)
+        t = t - center(t)
+        lam = low(t) + (samples_per_dim * (t**2).mean()).sqrt() * torch.logspace(-4, 0, 2000, dtype=dtype)
+        psi = lam * (1 / samples_per_dim + (t / (lam[:, None] - t)).mean(1))
+        return (lam[psi.argmin()] if where else psi.min()) - shift
 
     return answer
 
@@ -131,6 +144,10 @@ WRONG = {
         ("strengths are not normalized", 0, needed(total=lambda j, gamma: 1)),
         ("Normalized twice", 0, needed(total=lambda j, gamma: (j ** (-2 * gamma)).sum() ** 2)),
         ("not by the sum of j^(-gamma)", 0, needed(total=lambda j, gamma: (j**-gamma).sum() ** 2)),
+        ("Normalized over the k that are passed", 0, among(lambda k: k)),
+        ("as many features as k has", 0, among(lambda k: torch.arange(1, len(k) + 1))),
+        ("up to the largest k", 0, among(lambda k: torch.arange(1, int(k.max()) + 1))),
+        ("expected (2,)", 0, lambda k, gamma, count, *a: needed()(torch.arange(1, count + 1), gamma, count, *a)),
         ("n_k has a_k squared", 0, half_power),
         ("sign of gamma is off", 0, needed(power=-2)),
         ("standard deviation: square it", 0, needed(noise=lambda s: 1 + s)),
@@ -151,8 +168,11 @@ WRONG = {
         ("That is the semicircle, 2 sqrt", 0, semicircle()),
         ("with the variance of t", 0, semicircle(center=lambda t: t.mean())),
         ("without its 2", 0, semicircle(1)),
-        ("That is lambda itself", 0, inserted(lambda lam, t, delta: lam)),
-        ("insert lambda into psi", 0, inserted(lambda lam, t, delta: lam - t.mean())),
+        ("not lambda > max |t|", 2, on_grid(low=lambda t: t.abs().max())),
+        ("the edge is the value of psi there", 0, on_grid(where=True, offset=lambda t: 0)),
+        ("insert lambda into psi", 0, on_grid(where=True)),
+        ("You center t first: psi takes t", 0, on_grid(center=lambda t: t.mean(), offset=lambda t: 0)),
+        ("and subtract E t again", 0, on_grid(center=lambda t: t.mean())),
         ("delta where 1/delta", 0, lambda t, delta: psi(turning(t, 1 / delta), t, delta) - t.mean()),
         ("1 where 1/delta", 0, lambda t, delta: psi(turning(t, 1), t, 1) - t.mean()),
         ("1/delta is missing", 0, inserted(lambda lam, t, delta: psi(lam, t, 0) - t.mean())),
@@ -189,13 +209,15 @@ WRONG = {
         ("floor of noise is missing", 1.5, counted(factor=0)),
         ("twice as many samples", 1.5, counted(factor=1)),
         ("not d^2", 1.5, counted(size=lambda d: d**2)),
+        ("not d^2/2", 1.5, counted(size=lambda d: d**2 / 2)),
+        ("the squares count too", 1.5, counted(size=lambda d: d * (d - 1) / 2)),
         ("the size of the lift, not d", 0, counted(size=lambda d: d)),
         ("Both conditions", 0, counted(either=True)),
         ("not 4/D", 0, counted(floor=lambda d: 8 / (d * (d + 1)))),
         ("not normalized", 0, counted(normalize=False)),
         ("counts the hidden ones", 1.5, counted(hidden=True)),
         ("not for its square", 0, counted(floor=lambda d: 2 / d**0.5)),
-        ("of 8 are right", 0, lambda d, gamma, n: 4),
+        ("of 10 are right", 0, lambda d, gamma, n: 4),
         ("expected ()", 0, lambda d, gamma, n: [4, 5]),
     ],
 }  # fmt: skip

@@ -29,6 +29,17 @@ def parts(
     return answer
 
 
+def unclamped(unlearned):
+    """ρ < 0 for features that are not out; `unlearned` (power, rho) is right, or is 0 for want of ρ = 0."""
+
+    def answer(delta, gamma, n_features, noise):
+        power = strengths(gamma, n_features)
+        rho = 1 - (1 + noise**2) / (2 * power) / delta[:, None]
+        return unlearned(power, rho), (power * (1 - rho**2)).sum(-1)
+
+    return answer
+
+
 def by_roots(first=lambda power, rho: ((rho == 0) * power**0.5).sum(-1)):
     return parts(first=first, second=lambda power, rho: ((rho > 0) * power**0.5 * (1 - rho**2)).sum(-1))
 
@@ -116,6 +127,17 @@ WRONG = {
         ("Normalize the strengths", 0, parts(power=lambda g, n: strengths(g, n, lambda power: 1))),
         ("normalized by Z", 0, parts(power=lambda g, n: strengths(g, n, lambda power: power.sum() ** 0.5))),
         ("That weighs features by a_k", 0, by_roots()),
+        (
+            "That is a_k where a_k^2 belongs",
+            0,
+            parts(
+                lambda power, noise: (1 + noise**2) / (2 * power**0.5),
+                first=lambda power, rho: ((rho == 0) * power**0.5).sum(-1),
+                second=lambda power, rho: ((rho > 0) * power**0.5 * (1 - rho**2)).sum(-1),
+            ),
+        ),
+        ("nothing has rho = 0 without the clamp", 0, unclamped(lambda power, rho: ((rho == 0) * power).sum(-1))),
+        ("rho < 0 of features that are not out", 2, unclamped(lambda power, rho: ((rho <= 0) * power).sum(-1))),
         ("its square as k^(-2 gamma)", 0, parts(power=lambda g, n: strengths(g / 2, n))),
         ("The factor 2 is missing", 0, parts(lambda power, noise: (1 + noise**2) / power)),
         ("a_k^2 in the denominator", 0, parts(lambda power, noise: (1 + noise**2) / (2 * power**0.5))),
@@ -157,6 +179,9 @@ WRONG = {
         ("C is missing", 0, share(c=lambda gamma: 1)),
         ("leaves the learned features out", 0, share(c=lambda gamma: 1 / (2 * gamma - 1))),
         ("the tail 1/(2 gamma - 1) is missing", 0, share(c=lambda gamma: 2 - 1 / (2 * gamma + 1))),
+        ("you subtract the tail", 0, share(c=lambda gamma: 2 - 1 / (2 * gamma + 1) - 1 / (2 * gamma - 1))),
+        ("mind the first sign", 0, share(c=lambda gamma: 2 + 1 / (2 * gamma + 1) + 1 / (2 * gamma - 1))),
+        ("1/delta_K brings", 0, share(power=lambda k, gamma: k ** (2 * gamma - 1))),
         ("that is why noise matters", 0, share(y2=lambda noise: 1)),
         ("not 1 + sigma.", 0, share(y2=lambda noise: 1 + noise)),
         ("not sigma^2.", 0, share(y2=lambda noise: noise**2)),
@@ -176,6 +201,7 @@ WRONG = {
         ("x_i^2 - 1 counts too", 0, count(size=lambda d: d * (d - 1) / 2)),
         ("not d^2", 0, count(size=lambda d: d**2)),
         ("the size of the lift", 0, count(size=lambda d: d)),
+        ("There are infinitely many features", 0, count(z=lambda gamma: total(gamma, 12))),
         ("Z is missing", 0, count(z=lambda gamma: 1)),
         ("The factor 2", 0, count(factor=1)),
         ("label noise is missing", 0, count(y2=lambda noise: 1)),

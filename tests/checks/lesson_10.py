@@ -59,6 +59,15 @@ def through_origin(dim, needed, log_error):
     return (w * x * needed.log()).sum() / (w * x**2).sum(), (w * x**2).sum() ** -0.5
 
 
+def plain_mean(both):
+    def answer(dim, needed, log_error):
+        x, y, w = dim.log(), needed.log(), log_error**-2
+        x, y = x - x.mean(), y - both * y.mean()
+        return (w * x * y).sum() / (w * x**2).sum(), (w * x**2).sum() ** -0.5
+
+    return answer
+
+
 def by_search(at=lambda level: level, offset=0):
     def answer(level):
         d = 3
@@ -88,7 +97,11 @@ RIGHT = {
         lambda dim, degree: (separation.lift_dim(dim, degree), separation.kernel_dim(dim, degree)),
         lambda dim, degree: torch.tensor(counted()(dim, degree)),
     ],
-    "10.3": [by_polyfit(), separation.fit_exponent],
+    "10.3": [
+        by_polyfit(),
+        separation.fit_exponent,
+        lambda *a: separation.fit_exponent(*(it.float() for it in a)),
+    ],
     "10.4": [by_search(), lambda level: torch.tensor(by_search()(level))],
 }  # fmt: skip
 
@@ -101,6 +114,7 @@ WRONG = {
         ("with y = g(u), not E u^2", 0.5, by_average(power=lambda y, u: (u**2).mean())),
         ("The -1 of h_k^2 - 1", 0, by_average(spike=lambda y, h, u, a: (y[:, None] * h**2).mean(0))),
         ("not the variance of y", 0, by_average(power=lambda y, u: y.var(correction=0))),
+        ("takes the mean of y off", 0, by_average(power=lambda y, u: y.var())),
         ("That is (E y)^2", 0, by_average(power=lambda y, u: y.mean() ** 2)),
         ("That is E |y|", 0, by_average(power=lambda y, u: y.abs().mean())),
         ("The noise is missing", 0, by_average(power=lambda y, u: 1)),
@@ -151,6 +165,10 @@ WRONG = {
         ("cov='unscaled'.", 1.5, by_polyfit(cov=True)),
         ("scaled by the scatter: cov", 1.5, by_polyfit(cov=True, tell=lambda v: v)),
         ("x is not centered", 1.5, lambda *a: (separation.fit_exponent(*a)[0], through_origin(*a)[1])),
+        ("slope: center ln d with the weighted mean", 0, plain_mean(False)),
+        ("slope: center ln d and ln n with the weighted mean", 0, plain_mean(True)),
+        ("se: center ln d with the weighted mean", 1.5, lambda *a: (
+            separation.fit_exponent(*a)[0], plain_mean(True)(*a)[1])),
         ("one over its root", 1.5, by_polyfit(tell=lambda v: 1 / v)),
         ("yours are swapped", 1.5, lambda *a: separation.fit_exponent(*a)[::-1]),
         ("from the first and last point", 0, lambda d, n, e: ((n[-1] / n[0]).log() / (d[-1] / d[0]).log(), e[0])),
@@ -167,6 +185,8 @@ WRONG = {
         ("still needs more samples", 0, lambda level: 5),
         ("has been ahead for a while", 0, lambda level: 90),
         ("must be a whole number", 0, lambda level: 9.5),
+        ("from 3 on, got nan", 0, lambda level: math.nan),
+        ("from 3 on, got inf", 0, lambda level: math.inf),
         ("from 3 on, got 1e+06", 0, lambda level: 1e6),
         ("expected ()", 0, lambda level: [10, 24]),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from labkit import compute
-from labkit.depth import covariance, jumpboard, network, normalization, study
+from labkit.depth import covariance, jumpboard, network, normalization, starts, study
 from labkit.depth import task as task_room
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit
 from labkit.depth.task import TeacherTask, digits_sample
@@ -69,6 +69,23 @@ def insertions(model, x):
     return *each, model.params[names[0]], network.with_block(model, 1, block, model.blocks[0])(x)
 
 
+def observed(model, x, y, w1):
+    """What is read off moments and along lines."""
+    seen, test = jumpboard.observe(model, 1, x, y, w1), (x.flip(0), y)
+    lines = [starts.steepest(model, 1, x, y, 3, *start) for start in (("zero_in", "tanh"), ("zero_both", "relu"))]
+    lines.append(jumpboard.direction_from(seen, 1, w1[:, :2]))
+    t = x.new_tensor([0.0, 0.5])
+    return (
+        jumpboard.energy_by_width(seen, jumpboard.observe(model, 1, *test, w1), 0.1),
+        jumpboard.predictable_energy(model, 1, x, model(x)[0].softmax(-1)),
+        tuple(jumpboard.margins(model, 1, (x, y), test, w1).values()),
+        tuple(tuple(starts.journey(model, line, *test, 0.1, points=3)) for line in lines),
+        starts.gain_along(lines[0], x, y, t),
+        starts.slope_along(lines[0], *test),
+        starts.descend(lines[0], x, y, 3)(x),
+    )
+
+
 LABELS = torch.arange(6) % 3
 CALLS = {
     "rms_norm": (normalization.rms_norm, X),
@@ -82,6 +99,8 @@ CALLS = {
     "normalized": (lambda x: normalization.normalized(x, 1e-3), X),
     "everything on vectors": (moved(everything, DENSE), DENSE.params, X, Y, W1),
     "everything on images": (moved(everything, CONV), CONV.params, IMAGES, LABELS, CONV_W1),
+    "observed on vectors": (moved(observed, DENSE), DENSE.params, X, Y, W1),
+    "observed on images": (moved(observed, CONV), CONV.params, IMAGES, LABELS, CONV_W1),
     "insertions": (moved(insertions, DENSE), DENSE.params, X),
     "insertions in images": (moved(insertions, CONV), CONV.params, IMAGES),
     "explained_energy": (lambda g, p: jumpboard.explained_energy(jumpboard.moments(g, p)), G, PHI),
@@ -136,11 +155,11 @@ REFUSING = {
 
 
 @pytest.mark.parametrize(
-    "room", [normalization, network, jumpboard, covariance, task_room, study], ids=lambda r: r.__name__
+    "room", [normalization, network, jumpboard, starts, covariance, task_room, study], ids=lambda r: r.__name__
 )
 def test_every_public_function_is_called_above(room):
     own = inspect.getmembers(room, lambda it: inspect.isfunction(it) and it.__module__ == room.__name__)
     inside = inspect.getsource(everything) + inspect.getsource(insertions) + inspect.getsource(found)
-    inside += inspect.getsource(insertion)
+    inside += inspect.getsource(insertion) + inspect.getsource(observed)
     called = {name for name, _ in own if f".{name}(" in inside or f" {name}(" in inside} | REFUSING
     assert {name for name, _ in own if not name.startswith("_")} <= called | set(CALLS) | set(MADE)

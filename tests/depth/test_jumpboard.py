@@ -13,7 +13,9 @@ from labkit.depth.jumpboard import (
     activation_gradient,
     debiased_signal,
     direction,
+    direction_from,
     draw_features,
+    energy_by_width,
     evaluate,
     explained_energy,
     fall_back,
@@ -23,9 +25,12 @@ from labkit.depth.jumpboard import (
     jumpboard,
     line_curvature,
     line_search,
+    margins,
     mean_loss,
     moments,
+    observe,
     parameter_step,
+    predictable_energy,
     quadratic_bound,
     sample_losses,
     scores,
@@ -33,6 +38,7 @@ from labkit.depth.jumpboard import (
     temperature_gain,
 )
 from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit
+from labkit.depth.study import students
 from labkit.training import SGD
 from tests.depth.conftest import generators, randn
 
@@ -190,6 +196,61 @@ def test_features_of_a_wider_block_explain_more():
     z, g = model.bottom(X, 1), activation_gradient(model, 1, X, Y)
     energy = torch.stack([explained_energy(moments(g, features(model, z, w1[:, :m]))) for m in range(1, 13)])
     assert (energy.diff(dim=0) > -1e-12).all() and (energy[-1] > 2 * energy[0]).all()
+
+
+@kinds
+@pytest.mark.parametrize("ridge", [0.0, 0.3])
+def test_energy_by_width_is_that_of_each_width_alone(kind, ridge):
+    """V of the first k features by a solve of their own, judged on other samples."""
+    model, x, y = setting(kind)
+    w1 = draw_features(model, 5)
+    samples = (x, y), (randn(*x.shape, seed=8), y.flip(0))
+    chosen, judged = (
+        moments(activation_gradient(model, 1, *some), features(model, model.bottom(some[0], 1), w1)) for some in samples
+    )
+    lam = ridge * chosen.second.diagonal(dim1=1, dim2=2).mean(1)[:, None, None]
+    for here in (chosen, judged):
+        found = energy_by_width(chosen, here, ridge)
+        for k in range(1, 6):
+            v = -torch.linalg.solve(chosen.second[:, :k, :k] + lam * torch.eye(k), chosen.cross[..., :k].mT).mT
+            gain, energy = -(here.cross[..., :k] * v).sum((1, 2)), ((v @ here.second[:, :k, :k]) * v).sum((1, 2))
+            torch.testing.assert_close(found[:, k - 1], gain * gain.abs() / energy)
+    if ridge == 0:
+        torch.testing.assert_close(energy_by_width(chosen, chosen)[:, -1], explained_energy(chosen))
+
+
+@kinds
+def test_observed_moments_are_those_of_gradients_and_features(kind):
+    model, x, y = setting(kind)
+    w1 = draw_features(model, 5)
+    found = observe(model, 1, x, y, w1, "tanh", "prob")
+    z, g = model.bottom(x, 1), activation_gradient(model, 1, x, y, "prob")
+    for ours, expected in zip(found, moments(g, features(model, z, w1, "tanh")), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
+def test_predictable_energy_is_that_of_the_mean_over_labels(task, trained):
+    """Against gradients at each label, weighed; no width of a block explains more, in a sample of 20 000."""
+    x, y = task.sample(20_000, compute.generator(8))
+    p = task.probabilities(x)
+    mean = sum(p[:, k, None] * activation_gradient(trained, 1, x, torch.full_like(y, k)) for k in range(4))
+    found = predictable_energy(trained, 1, x, p)
+    torch.testing.assert_close(found, mean.square().sum(-1).mean(1))
+    assert (explained_energy(observe(trained, 1, x, y, draw_features(trained, 64))) < found).all()
+    with pytest.raises(ValueError, match=r"probabilities must be \(20000, 4\), as \(n, class\), got \(3, 4\)"):
+        predictable_energy(trained, 1, x, p[:3])
+
+
+@pytest.mark.parametrize("which", room.KINDS)
+def test_moments_of_many_features_give_the_direction_of_few(which):
+    model, x, y = setting("dense")
+    w1 = draw_features(model, 6)
+    all_six = moments(activation_gradient(model, 1, x, y), features(model, model.bottom(x, 1), w1))
+    found, expected = direction_from(all_six, 1, w1[:, :4], which), direction(model, 1, x, y, w1[:, :4], which)
+    for name in ("v", "gain", "energy"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+    with pytest.raises(ValueError, match="w1 must hold 1 to 6 features, as the moments do, got 7"):
+        direction_from(all_six, 1, draw_features(model, 7))
 
 
 def test_ridge_interpolates_between_the_two_directions():
@@ -416,6 +477,36 @@ def test_the_best_temperature_is_a_stationary_point():
     torch.testing.assert_close(gain, sample_losses(logits, Y).mean(1) - loss.detach())
 
 
+def test_margins_are_losses_of_four_models(task):
+    """Of an overfitted network: each gain against the loss of the changed model; temperature gains most."""
+    x, y = task.sample(60, compute.generator(5))
+    start = PostNormResNet(9, 8, 1, 8, 4, generators=generators(n=2))
+    old = fit(start, x, y, 150, batch=None).model
+    chosen, judged = (task.sample(2000, compute.generator(seed)) for seed in (6, 7))
+    found, before = margins(old, 1, chosen, judged, 5), mean_loss(old, *judged)
+    factor, _ = temperature_gain(old(chosen[0]), chosen[1], old(chosen[0]), chosen[1])
+    cooled = replace(old, params=old.params | {"out": factor[:, None, None] * old.params["out"]})
+    changed = {"temperature": cooled, "old weights": parameter_step(old, *chosen)[0]}
+    changed |= {kind: jumpboard(old, 1, *chosen, 5, kind).model for kind in ("gradient", "ridge")}
+    assert list(found) == list(changed)
+    for way, model in changed.items():
+        torch.testing.assert_close(found[way], before - mean_loss(model, *judged))
+    assert all((found["temperature"] > found[way]).all() for way in ("gradient", "ridge"))
+
+
+def test_a_block_beats_the_controls_where_the_old_network_is_good(task, sample):
+    """Lesson 11: ridge > old weights > temperature on 4000 samples; temperature above all on 500, overfitted."""
+    chosen = task.sample(16_000, compute.generator(101))
+    good, tired = (
+        margins(students(task, n, steps, range(3)).model.to(dtype=F64), 1, chosen, sample)
+        for n, steps in ((4000, 250), (500, 400))
+    )
+    assert good["ridge"].mean() > 1.5 * good["old weights"].mean() > 3 * good["temperature"].mean() > 0
+    assert good["gradient"].mean() < good["old weights"].mean()
+    assert all((tired["temperature"] > 2 * tired[way]).all() for way in ("old weights", "gradient", "ridge"))
+    assert (tired["ridge"] > 10 * good["ridge"]).all()  # large, and no evidence
+
+
 def test_an_honest_network_needs_no_other_temperature(task):
     """Labels drawn from the softmax itself: the factor is 1 to the scatter of 40 000 labels."""
     x, y = task.sample(40_000, compute.generator(5))
@@ -430,6 +521,9 @@ def test_a_step_of_the_old_parameters_descends():
     assert step.found.all() and (step.gain > 0).all()
     torch.testing.assert_close(mean_loss(model, x, y) - mean_loss(moved, x, y), step.gain)
     by_descent = fit(model, x, y, 1, batch=None, optimizer=SGD(step.t)).model
+    for other in (step.t / 2, 2 * step.t):  # the best of the halvings
+        away = fit(model, x, y, 1, batch=None, optimizer=SGD(other)).model
+        assert (mean_loss(away, x, y) >= mean_loss(moved, x, y)).all()
     for name in model.params:
         torch.testing.assert_close(moved.params[name], by_descent.params[name])
     stuck = replace(model, params=model.params | {"out": torch.zeros_like(model.params["out"])})

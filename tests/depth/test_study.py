@@ -25,6 +25,12 @@ def test_a_seed_is_a_student_whoever_else_is_there(task):
     torch.testing.assert_close(together.model.nets([2])(alone.x), alone.model(alone.x), rtol=1e-4, atol=1e-5)
 
 
+def test_an_insertion_is_that_of_its_seed_whoever_else_is_there(task):
+    together, alone = (insertion(task, students(task, 300, 10, seeds), seeds, further=5) for seeds in ([0, 3], [3]))
+    for way in WAYS:
+        torch.testing.assert_close(together.risk[way][1:], alone.risk[way], rtol=1e-4, atol=1e-5)
+
+
 def test_streams_of_different_purposes_are_different():
     draws = {torch.randn(1, generator=g).item() for purpose in range(5) for g in streams(range(20), purpose)}
     assert len(draws) == 100

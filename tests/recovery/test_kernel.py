@@ -69,6 +69,7 @@ REFUSED = {
         randn(60, 1).float(), randn(60, seed=1).float(), 2, X[:, :1].float(), Y.float(), ridges=(1e-12,)
     ),
     r"n must be \(size,\), increasing": lambda: samples_to_reach(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 0.5])),
+    "level must be positive and finite, got 0": lambda: samples_to_reach(X[0].exp().sort()[0], X[0].exp(), level=0),
     "error must be positive|error.* must be positive": lambda: samples_to_reach(
         torch.tensor([1.0, 2.0]), torch.tensor([1.0, 0.0])
     ),

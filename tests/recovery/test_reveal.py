@@ -5,9 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.special import zeta
 
 from labkit import compute
-from labkit.recovery import reveal, spectral, theory
+from labkit.recovery import lifted, reveal, spectral, theory
 from labkit.recovery.teacher import HierarchicalTeacher
 
 
@@ -37,6 +38,48 @@ def test_the_surrogate_keeps_the_promise_and_the_lift_does_not():
     n_1 = theory.window(1.0, 1, tail="noise")[0] * 300
     assert found.sharp == pytest.approx(math.sqrt(40_000 / n_1)) and found.gap == pytest.approx((40_000 / n_1) ** 0.25)
     assert 7 <= found.found <= found.sharp
+
+
+def test_more_samples_help_the_lift_slowly():
+    """As lesson 09 says, of features 4 to 6 at d = 16, γ = 1: 0.27 with 20 000 samples, 0.54 with ten times more."""
+    found = []
+    for seed in range(4):
+        task = HierarchicalTeacher(16, 2, reveal.LISTED, 1.0, "id", 0.0, compute.generator(seed), tail="noise")
+        stages = lifted.overlaps_by_samples(task, "hygiene", (20_000, 200_000), compute.generator(100 + seed))
+        found.append(stages[:, 3:6].mean(1))
+    few, many = torch.stack(found).mean(0).tolist()
+    law = theory.overlap(20_000 / 136, 1.0, reveal.LISTED, tail="noise")[3:6].mean().item()
+    assert (few, many, law) == (
+        pytest.approx(0.27, abs=0.01),
+        pytest.approx(0.54, abs=0.01),
+        pytest.approx(0.85, abs=5e-3),
+    )
+
+
+def test_remedies_may_beat_the_limit_without_the_second_term():
+    """So that limit is not that of the measured overlaps: γ = 2, d = 18, feature 2."""
+    found = reveal.reveal(18, 2.0, 100_000, seeds=[0])
+    assert found.lift[1] > found.limit[1] + 0.1
+
+
+def test_the_sum_of_the_simple_law_is_flatter_than_its_integral():
+    """By the share 1/(CK), the half of the first term that the sum over k ≥ 1 has less (Euler and Maclaurin)."""
+    size = torch.logspace(1.3, 3, 6, dtype=torch.float64, device=compute.device())
+    for gamma in (0.75, 1.0, 1.5):
+        c, z = 2 - 1 / (2 * gamma + 1) + 1 / (2 * gamma - 1), float(zeta(2 * gamma))
+        k = (2 * size / z) ** (1 / (2 * gamma))
+        integral = theory.mse_power_law(size, gamma)
+        total = theory.mse_curve(size, gamma, reveal.LISTED + 40, law="simple", tail="noise")
+        torch.testing.assert_close(total / integral, 1 - 1 / (c * k), rtol=6e-3, atol=0)
+        assert theory.scaling_exponent(gamma) < reveal.fitted_slope(size, total)
+
+
+@pytest.mark.parametrize(("noise_std", "slope"), [(0.0, -0.541), (3.0, -0.495)])
+def test_label_noise_brings_the_slope_nearer_to_the_law(noise_std, slope):
+    """As lesson 09 says of n/D = 1000, γ = 1, d₁ = 1000, where the law has −1/2."""
+    size = torch.logspace(0, 5, 201, dtype=torch.float64, device=compute.device())
+    found = theory.local_slope(size, theory.cascade(size, 1.0, 1000, noise_std).mse)
+    assert found[120].item() == pytest.approx(slope, abs=6e-4) and size[120].item() == pytest.approx(1000)
 
 
 def test_on_the_lift_more_eigenvalues_pass_the_edge_than_features_are_found():
@@ -76,5 +119,9 @@ def test_bad_input_is_refused_in_a_sentence():
         reveal.reveal(12, 1.0, 1000, seeds=[])
     with pytest.raises(ValueError, match="gamma must be > 1/2: else"):
         reveal.reveal(12, 0.5, 1000, seeds=[0])
+    with pytest.raises(ValueError, match="seeds must be at least two, for a standard error, got 1"):
+        reveal.lift_slope(8, torch.tensor([20.0, 40.0]), True, seeds=[0])
+    with pytest.raises(ValueError, match="x must hold at least two different values, got"):
+        reveal.fitted_slope(torch.ones(2), torch.ones(2))
     with pytest.raises(ValueError, match="x.*must be positive"):
         reveal.fitted_slope(torch.tensor([0.0, 1.0]), torch.tensor([1.0, 1.0]))

@@ -1,6 +1,7 @@
 """The moment matrix against forming it, both eigen-solvers against numpy, the cleaning against plain least squares,
 the whole fit against the theory on the surrogate; memory that does not grow with n."""
 
+import dataclasses
 import math
 import sys
 import warnings
@@ -234,6 +235,33 @@ def test_links():
     assert errors["even"] > 2 * errors["id"]
 
 
+def test_even_link_of_lesson_10():
+    """What its text says: thresholds n_k/D, .12 left with perfect directions, more kept is no help, the bulk passes."""
+    a = theory.amplitudes(0.5, 4)
+    power = 2 + 12 * (a**4).sum()  # E (u² − 1)², where E z⁴ = 15 of z = (h² − 1)/√2
+    h = torch.randn(400_000, 4, generator=compute.generator(0), dtype=F64)
+    label = theory.LINKS["even"]((h**2 - 1) @ a.to(h) / 2**0.5)
+    assert float(power) == pytest.approx(6, abs=0.1) and float(label.square().mean() / power) == pytest.approx(1, 0.05)
+    assert (1 / (2 * a**2)).tolist() == pytest.approx([1.0, 2.1, 3.1, 4.2], abs=0.05)
+    assert (power / (16 * a**4)).tolist() == pytest.approx([1.6, 6.4, 14.5, 25.8], abs=0.05)
+
+    def layer_one(link, samples_per_dim):  # as in the notebook
+        task = HierarchicalTeacher(16, 2, 4, 0.5, link, 0.0, compute.generator(2), inputs="sphere")
+        x, y = task.sample(round(samples_per_dim * 136), compute.generator(3))
+        fresh = -round(0.2 * len(x))
+        return task, fit(x, y, 2, n_features=8), x[fresh:], y[fresh:]
+
+    task, found, *fresh = layer_one("even", 20)
+    few, many = (relative_error(spectral.read_out(found, *fresh, kept), task) for kept in (4, 8))
+    assert 0.98 * few < many < 1
+    perfect = dataclasses.replace(found, directions=task.directions.to(found.directions))
+    perfect = spectral.read_out(perfect, *task.sample(100_000, compute.generator(5)), 4)
+    assert relative_error(perfect, task, 50_000) == pytest.approx(0.12, abs=0.01)
+    task, found, *_ = layer_one("id", 160)
+    assert (found.eigenvalues > found.edge).all()  # all eight, of which four are features
+    assert int((overlaps(task.directions, found.directions)[1] > 0.5).sum()) == 4
+
+
 def test_read_out_of_fewer_features_is_a_fit_of_fewer():
     """Layer 1 does not depend on how many of its directions go on."""
     teacher, x, y = sample(10, 2, 4000, link="tanh", inputs="sphere")
@@ -270,6 +298,7 @@ def test_predictions_stay_inside_what_was_seen():
     model = fit(x, y, 1)
     far = model.predict(50 * x)
     assert far.abs().max() <= 3 * y.abs().max()
+    assert (model.read(model.span + torch.tensor([-9.0, 9.0])) == model.read(model.span)).all()
 
 
 def test_nothing_above_the_edge_predicts_the_mean():

@@ -311,6 +311,14 @@ def test_population_moment_against_samples():
     assert ((samples.mean(0) - expected).abs() <= 3 * samples.std(0) / math.sqrt(len(x))).all()
 
 
+def test_edge_counts_what_no_sample_sees():
+    """n < D and labels of one sign: Ĉ has D − n eigenvalues −E t, above all others."""
+    t = -1 - torch.rand(200, dtype=F64, generator=compute.generator(0))
+    x = torch.randn(200, 400, dtype=F64, generator=compute.generator(1))
+    largest = torch.linalg.eigvalsh(x.mT @ (t[:, None] * x) / 200 - t.mean() * torch.eye(400))[-1]
+    assert largest.item() == pytest.approx(bulk_edge(t, 0.5).item(), rel=1e-7)
+
+
 def test_corrections_are_what_their_names_say():
     """As maps of matrices: low_degree(U) = 2√2(SU + US), crossed(U) = 2√2 Σ a MUM."""
     teacher = HierarchicalTeacher(5, 2, 3, 1.0, "id", 0.0, compute.generator(0))
@@ -367,6 +375,10 @@ REFUSED = {
     r"x and y must be \(points,\), two or more, got \(1,\) and \(1,\)": lambda: theory.local_slope(
         tensor(1), tensor(1)
     ),
+    r"listed\[0\] = 0 must lie in \[1, 3\]": lambda: theory.label_quadrature(1.0, 3, listed=torch.tensor([0])),
+    "clip must be a number": lambda: theory.label_quadrature(1.0, 3, clip=None),
+    "lift_dim must be a whole number, got nan": lambda: recovery_threshold(1, 1.0, 3, math.nan),
+    "decades must be positive and finite, got 0": lambda: theory.local_slope(tensor(1.0, 2.0), tensor(1.0, 1.0), 0),
     "x must rise": lambda: theory.local_slope(tensor(2.0, 1.0), tensor(1.0, 1.0)),
     "t must not be constant: labels that are all 2 tell nothing": lambda: bulk_edge(tensor(2.0, 2.0), 1.0),
     r"t\[1\] = nan must be finite": lambda: bulk_edge(tensor(1.0, math.nan), 1.0),
