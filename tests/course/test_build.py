@@ -47,8 +47,8 @@ def test_a_solution_cell_without_a_region_is_a_stub_altogether():
 
 
 def test_hidden_tests_do_not_leak():
-    source = 'check("01.1", f)\n### BEGIN HIDDEN TESTS\nassert f() == 42\n### END HIDDEN TESTS'
-    assert "42" not in text(lesson(new_notebook(cells=[check_cell(source)])))
+    source = 'check("01.1", f)\n### BEGIN HIDDEN TESTS\nassert f() == 4242424242\n### END HIDDEN TESTS'
+    assert "4242424242" not in text(lesson(new_notebook(cells=[check_cell(source)])))
 
 
 @pytest.mark.parametrize(
