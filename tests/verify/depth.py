@@ -4,9 +4,10 @@ The notes give one net where no seeds are named: its scatter is taken to be that
 winner, how many seeds of 12) stand beside the numbers; where a number of the notes depends on a detail that they do
 not fix, only the verdict is compared. What does not reproduce is no claim: Σ_g of width 64 has mean |corr| .21, below
 the band of the notes (its off-diagonal energy is .81 all the same); for n = 4000 n_95 falls with base width, 298, 130,
-129, 101 at d = 4, 8, 16, 32 (r_eff 1.8, 2.1, 2.7, 3.7), where the notes have it flat; after (500, 400) insertion is better than
-training longer in 11 of 12 seeds, in the notes in 1 (both are far worse than stopping); ‖M‖ at l* = D has exponent
--.04 ± .06 in the depth, in the notes it rises (.13); and ‖g‖ at l* = D/2 falls as D^-.09, in the notes as D^-.16.
+129, 101 at d = 4, 8, 16, 32 (r_eff 1.8, 2.1, 2.7, 3.7), where the notes have it flat; after (500, 400) insertion is
+better than training longer in 11 of 12 seeds, in the notes in 1 (both are far worse than stopping); ‖M‖ at l* = D has
+exponent -.04 ± .06 in the depth, in the notes it rises (.13); and ‖g‖ at l* = D/2 falls as D^-.09, in the notes as
+D^-.16.
 """
 
 import math
