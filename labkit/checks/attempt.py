@@ -96,8 +96,10 @@ def call(answer: object, **inputs: object) -> object:
     return returned
 
 
-def as_tensor(returned: object, shape: tuple[int, ...]) -> Tensor:
-    """What the learner returned (tensor, array, numbers) as a float64 CPU tensor of the expected shape."""
+def as_tensor(
+    returned: object, shape: tuple[int, ...], says: str = "one value for each element of the inputs"
+) -> Tensor:
+    """What the learner returned (tensor, array, numbers) as a float64 CPU tensor of the shape that ``says`` names."""
     try:
         with warnings.catch_warnings():  # what a cell writes to stderr costs its points
             warnings.simplefilter("ignore")
@@ -109,10 +111,7 @@ def as_tensor(returned: object, shape: tuple[int, ...]) -> Tensor:
     if value.is_complex() or value.dtype == torch.bool:
         raise Wrong(f"Your function returned {value.dtype} values, expected real numbers.")
     if value.shape != shape:
-        raise Wrong(
-            f"Your function returned shape {tuple(value.shape)}, expected {tuple(shape)}: "
-            "one value for each element of the inputs."
-        )
+        raise Wrong(f"Your function returned shape {tuple(value.shape)}, expected {tuple(shape)}: {says}.")
     return value.detach().to("cpu", torch.float64)
 
 

@@ -7,9 +7,11 @@ from torch.nn import functional
 from labkit.checks.attempt import as_tensor, call, close, pair, seeded
 from labkit.checks.verdict import Exercise, Wrong
 
+SHAPES = ("one number", "one value for each sample", "rows and columns as the docstring has them")  # by dimensions
+
 
 def value_of(returned: object, shape: tuple[int, ...]) -> Tensor:
-    value = as_tensor(returned, shape)
+    value = as_tensor(returned, shape, SHAPES[len(shape)])
     if not value.isfinite().all():
         raise Wrong("Your function returned nan or infinite values: a division or a root?")
     return value
@@ -135,7 +137,12 @@ def best_direction(answer) -> str:
         "λ is subtracted: add it.": v(cross, second - lam * eye),
         "λ is added to every entry of Φ: it belongs on the diagonal.": v(cross, second + lam),
     }
-    slips = {"The sign is off: −M descends.": -truth}
+    slips = {
+        "The sign is off: −M descends.": -truth,
+        "λ is in units of the mean of Φ's diagonal there, as on the slider below: add λ itself.": v(
+            cross, second + lam * second.diagonal().mean() * eye
+        ),
+    }
     returned = call(answer, g=g, phi=phi, lam=lam)
     if getattr(returned, "shape", None) == (m, d):
         judge(value_of(returned, (m, d)), truth.T + 1, {}, {"That is V transposed: V is (d, m).": truth.T}, "V")

@@ -81,6 +81,10 @@ def diagonal(g, phi, lam):
     return -moment(g, phi) / ((phi**2).mean(0) + lam)
 
 
+def in_units(g, phi, lam):
+    return solved()(g, phi, lam * (phi**2).mean())
+
+
 def times(g, phi, lam):
     return -moment(g, phi) @ (phi.T @ phi / len(phi) + lam * torch.eye(phi.shape[1], dtype=phi.dtype))
 
@@ -142,7 +146,7 @@ WRONG = {
         ("not of ln p_y", 1, by_autograd(after=lambda g: -g)),
         ("not the logits", 0, of_logits),
         ("constant factor", 0, by_autograd(after=lambda g: g / 0.6931)),
-        ("expected (9, 6)", 0, by_autograd(after=lambda g: g.sum(0))),
+        ("expected (9, 6): rows and columns", 0, by_autograd(after=lambda g: g.sum(0))),
         ("g[", 0, by_autograd(after=lambda g: g**3)),
         ("nan or infinite", 0, by_autograd(after=lambda g: g / 0)),
     ],
@@ -158,7 +162,7 @@ WRONG = {
         ("V is normalized", 0, slope_of(after=lambda a, b: a / a.norm() * b)),
         ("a mean of products", 0, slope_of(second=lambda new, old: torch.outer(new[0].mean(0), new[1].mean(0)))),
         ("That is G", 1.5, slope_of(after=lambda a, b: -a * b)),
-        ("expected ()", 0, lambda g, phi, *new: moment(g, phi)),
+        ("expected (): one number", 0, lambda g, phi, *new: moment(g, phi)),
         ("The slope is", 0, slope_of(after=lambda a, b: a * b + 1)),
     ],
     "11.3": [
@@ -174,6 +178,7 @@ WRONG = {
         ("λ is subtracted", 0, solved(add=lambda lam, eye: -lam * eye)),
         ("every entry of Φ", 0, solved(add=lambda lam, eye: lam)),
         ("−M descends", 1.5, solved(after=lambda v: v)),
+        ("units of the mean", 1.5, in_units),
         ("V transposed", 1.5, solved(after=lambda v: -v.T)),
         ("constant factor", 0, solved(after=lambda v: -2 * v)),
         ("V[", 0, solved(after=lambda v: -v + 1)),
@@ -213,6 +218,6 @@ WRONG = {
         ("for ε = 0 only", 0, lambda u, eps: torch.ones(len(u))),
         ("deviation from 1", 1, lambda u, eps: factor()(u, eps) - 1),
         ("The factor[", 0, lambda u, eps: factor()(u, eps) ** 3),
-        ("expected (8,)", 0, lambda u, eps: factor()(u, eps)[:, None]),
+        ("expected (8,): one value for each sample", 0, lambda u, eps: factor()(u, eps)[:, None]),
     ],
 }  # fmt: skip
