@@ -32,50 +32,58 @@ def both(answer, names: str, parts: list[tuple[Tensor, dict, dict]], inputs: dic
 
 
 def block(answer) -> str:
-    """block_gain(s, r, eps) -> (beta, r_next): Lipschitz constant of a block with norm, rms of what it returns."""
+    """block_gain(w, r, eps) -> (beta, r_next): Lipschitz constant of a block with norm, rms of what it returns."""
     generator = seeded(31)
-    s = torch.cat([uniform(generator, 0.1, 0.9, 8), uniform(generator, 1.1, 3, 4)])
-    inputs = {"s": s, "r": uniform(generator, 0.2, 1, 12), "eps": uniform(generator, 0.01, 0.3, 12)}
-    s, r, eps = inputs.values()
-    a = (1 - s).clamp_min(0) * r
+    w = torch.cat([uniform(generator, 0.1, 0.9, 8), uniform(generator, 1.1, 3, 4)])
+    inputs = {"w": w, "r": uniform(generator, 0.2, 1, 12), "eps": uniform(generator, 0.01, 0.3, 12)}
+    w, r, eps = inputs.values()
+    a = (1 - w).clamp_min(0) * r
     scale = (a**2 + eps).sqrt()
-    beta, loose = (1 + s) / scale, ((1 - s) ** 2 * r**2 + eps).sqrt()
+    outside, flat = a + eps, ((1 - w).clamp_min(0) ** 2 + eps).sqrt()
+    beta, loose = (1 + w) / scale, ((1 - w) ** 2 * r**2 + eps).sqrt()
     first = {
-        "beta: that is the constant of N alone; before it, z + h(z) stretches by 1 + s.": 1 / scale,
-        "beta: the block may cancel a part of its input: rms(u) >= (1 - s) r, not r.": (1 + s) / (r**2 + eps).sqrt(),
-        "beta: for s > 1 nothing is left of the guarantee, (1 - s) r is no norm: clamp 1 - s at zero.": (1 + s) / loose,
-        "beta: that uses eps alone; while s < 1, the block cannot cancel all of its input.": (1 + s) / eps.sqrt(),
-        "beta: the root is missing: s(u) = sqrt(rms^2 + eps).": (1 + s) / scale**2,
-        "beta: z + h(z) stretches by at most 1 + s, not 1 - s.": (1 - s).clamp_min(0) / scale,
-        "beta: z + h(z) stretches by at most 1 + s: the path around the block counts too.": s / scale,
-        "beta: that takes 1 + s for the norm that is left; the worst block works against its input: 1 - s.": (1 + s)
-        / ((1 + s) ** 2 * r**2 + eps).sqrt(),
-        "beta: the block stretches by 1 + s: you multiply by s(u) where N divides.": (1 + s) * scale,
+        "beta: that is the constant of N alone; before it, z + h(z) stretches by 1 + w.": 1 / scale,
+        "beta: the block may cancel a part of its input: rms(u) >= (1 - w) r, not r.": (1 + w) / (r**2 + eps).sqrt(),
+        "beta: for w > 1 nothing is left of the guarantee, (1 - w) r is no norm: clamp 1 - w at zero.": (1 + w) / loose,
+        "beta: that uses eps alone; while w < 1, the block cannot cancel all of its input.": (1 + w) / eps.sqrt(),
+        "beta: the root is missing: s(u) = sqrt(rms^2 + eps).": (1 + w) / scale**2,
+        "beta: z + h(z) stretches by at most 1 + w, not 1 - w.": (1 - w).clamp_min(0) / scale,
+        "beta: z + h(z) stretches by at most 1 + w: the path around the block counts too.": w / scale,
+        "beta: that takes 1 + w for the norm that is left; the worst block works against its input: 1 - w.": (1 + w)
+        / ((1 + w) ** 2 * r**2 + eps).sqrt(),
+        "beta: eps stands inside the root: s(u) = sqrt(rms(u)^2 + eps).": (1 + w) / outside,
+        "beta: r is missing: the least rms(u) is (1 - w) r.": (1 + w) / flat,
+        "beta: the block stretches by 1 + w: you multiply by s(u) where N divides.": (1 + w) * scale,
     }
     last = {
         "r_next: that is rms(u) before the norm: divide it by sqrt(rms(u)^2 + eps).": a,
-        "r_next: an rms is not negative: clamp 1 - s at zero.": (1 - s) * r / loose,
-        "r_next: the block may cancel a part of its input: start from (1 - s) r, not from r.": r / (r**2 + eps).sqrt(),
+        "r_next: an rms is not negative: clamp 1 - w at zero.": (1 - w) * r / loose,
+        "r_next: the block may cancel a part of its input: start from (1 - w) r, not from r.": r / (r**2 + eps).sqrt(),
         "r_next: that is sqrt(rms(u)^2 + eps) itself: divide rms(u) by it.": scale,
         "r_next: N brings the rms to 1 only where eps = 0.": torch.ones_like(r),
-        "r_next: that is the largest rms, from (1 + s) r; the guarantee needs the smallest, (1 - s) r.": (1 + s)
+        "r_next: that is the largest rms, from (1 + w) r; the guarantee needs the smallest, (1 - w) r.": (1 + w)
         * r
-        / ((1 + s) ** 2 * r**2 + eps).sqrt(),
+        / ((1 + w) ** 2 * r**2 + eps).sqrt(),
+        "r_next: eps stands inside the root: rms(u)/sqrt(rms(u)^2 + eps).": a / outside,
+        "r_next: r is missing: the least rms(u) is (1 - w) r.": (1 - w).clamp_min(0) / flat,
         "r_next: the root is missing: rms(u)/sqrt(rms(u)^2 + eps).": a / scale**2,
     }
     both(answer, "beta, r_next", [(beta, first, {}), (a / scale, last, {})], inputs)
-    return "Below s = 1 the old state keeps the sum away from zero; above it only eps does, at 1/sqrt(eps) a block."
+    return "Below w = 1 the old state keeps the sum away from zero; above it only eps does, at 1/sqrt(eps) a block."
 
 
 ETA = torch.logspace(-9, 1, 2001, dtype=torch.float64, device="cpu")
 WITHIN, COARSE = 0.003, 0.05  # above the least epsilon: a fine grid, and a grid that is too coarse
 
 
-def least(n, k, reach, fail_prob, *, move=2.0, sides=2.0, size=None, shrink=2.0, root=True, parameters=True) -> Tensor:
+def least(
+    n, k, reach, fail_prob, *, move=2.0, sides=2.0, size=None, shrink=2.0, root=True, parameters=True, everything=False
+) -> Tensor:
     """min over eta of the bound of k directions, (n,); the keywords make the mistakes."""
     log_size = (k if parameters else torch.ones_like(k))[:, None] * (1 + 2 * reach[:, None] / ETA).log()
     log_size = log_size if size is None else size(log_size)
-    spread = (log_size + (sides / fail_prob).log()[:, None]) / (shrink * n[:, None])
+    sure = (sides / fail_prob).log() * (k if everything else 1)
+    spread = (log_size + sure[:, None]) / (shrink * n[:, None])
     return (move * ETA + (spread.sqrt() if root else spread)).amin(-1)
 
 
@@ -101,8 +109,13 @@ def directions(answer) -> str:
         return "Counting 1/eta points along each of k axes costs k logarithms: that is the price of a parameter."
     slips = {
         "The union runs over both signs of the deviation: ln(2/fail_prob), not ln(1/fail_prob).": {"sides": 1.0},
-        "A factor of 2 is missing at eta: moving to the nearest point costs eta on the sample and again in the "
-        "population, and an axis of the net runs from -reach to reach.": {"move": 1.0},
+        "A factor of 2 is missing at eta (after minimizing both look the same): moving to the nearest point costs "
+        "2 eta, on the sample and in the population; an axis runs from -reach to reach, so 1 + 2 reach/eta.": {
+            "move": 1.0
+        },
+        "k multiplies only the logarithm of the net, not ln(2/fail_prob): the union is over the points.": {
+            "everything": True
+        },
     }
     mistakes = {
         "k is missing: the net has (1 + 2 reach/eta) to the power k points.": {"parameters": False},
@@ -189,6 +202,11 @@ def confidence(answer) -> str:
         "probability: that of the training bound is missing: subtract fail_train as well.": 1 - fails,
         "probability: that is how often it may fail: take one minus it.": (train + fails).clamp_max(1),
         "probability: that is the failure of the test set alone.": fails,
+        "probability: fail_test sets u alone; what fails of route A's test set is the exponential.": (
+            1 - train - test - fails
+        ).clamp_min(0),
+        "probability: fail_test sets u alone; in route A the test set fails with probability "
+        "exp(-test_size margin^2/(8 loss_range^2)).": 1 - train - test,
         "probability: a product would need independent events that both hold; the union bound subtracts.": (1 - train)
         * (1 - fails),
         "probability: the exponent is 4 times too large: the range of a difference is 2B, and half of the margin is "
@@ -221,8 +239,8 @@ def confidence(answer) -> str:
 
 
 EXERCISES = {
-    "12.1": Exercise(points=4, minutes=10, difficulty=2, check=block),
-    "12.2": Exercise(points=4, minutes=12, difficulty=3, check=directions),
-    "12.3": Exercise(points=2, minutes=6, difficulty=1, check=test_set),
-    "12.4": Exercise(points=3, minutes=8, difficulty=2, check=confidence),
+    "12.1": Exercise(points=4, minutes=8, difficulty=2, check=block),
+    "12.2": Exercise(points=4, minutes=10, difficulty=3, check=directions),
+    "12.3": Exercise(points=2, minutes=4, difficulty=1, check=test_set),
+    "12.4": Exercise(points=3, minutes=6, difficulty=2, check=confidence),
 }

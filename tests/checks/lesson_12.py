@@ -8,24 +8,24 @@ from labkit.depth import bounds
 
 
 def block_gain(
-    left=lambda s: (1 - s).clamp(min=0),
-    stretch=lambda s: 1 + s,
+    left=lambda w: (1 - w).clamp(min=0),
+    stretch=lambda w: 1 + w,
     scale=lambda a, eps: (a * a + eps) ** 0.5,
     after=lambda a, scale: a / scale,
 ):
-    def answer(s, r, eps):
-        a = left(s) * r
-        return stretch(s) / scale(a, eps), after(a, (a * a + eps) ** 0.5)
+    def answer(w, r, eps):
+        a = left(w) * r
+        return stretch(w) / scale(a, eps), after(a, (a * a + eps) ** 0.5)
 
     return answer
 
 
-def with_chain(s, r, eps):
+def with_chain(w, r, eps):
     net = [
         bounds.NormClass(
             depth=1, width=4, s_1=si, s_2=1, s_in=1, s_out=1, input_norm=1, input_rms=1, eps=e, measured_rms=0
         )
-        for si, e in zip(s.tolist(), eps.tolist(), strict=True)
+        for si, e in zip(w.tolist(), eps.tolist(), strict=True)
     ]
     low = [max(1 - c.s_1, 0) * ri for c, ri in zip(net, r.tolist(), strict=True)]
     scale = [math.hypot(a, math.sqrt(c.eps)) for a, c in zip(low, net, strict=True)]
@@ -78,6 +78,13 @@ def routes(
     return answer
 
 
+def less_both(sure):
+    def answer(margin, n, train, test, b):
+        return sure(train, test, torch.exp(-n * margin**2 / (8 * b**2))).clamp(min=0), free()(n, test, b, train, margin)
+
+    return answer
+
+
 def free(log=lambda d: torch.log(1 / d), scale=1.0, which="test"):
     return lambda n, test, b, train, m: scale * b * torch.sqrt(2 * log(test if which == "test" else train) / n)
 
@@ -101,27 +108,33 @@ RIGHT = {
 # id -> a phrase of the message, the points it earns, the wrong answer
 WRONG = {
     "12.1": [
-        ("constant of N alone", 2, block_gain(stretch=lambda s: 1 + 0 * s)),
-        ("not r.", 0, lambda s, r, eps: ((1 + s) / (r**2 + eps) ** 0.5, r / (r**2 + eps) ** 0.5)),
-        ("nothing is left of the guarantee", 0, block_gain(left=lambda s: 1 - s)),
+        ("constant of N alone", 2, block_gain(stretch=lambda w: 1 + 0 * w)),
+        ("not r.", 0, lambda w, r, eps: ((1 + w) / (r**2 + eps) ** 0.5, r / (r**2 + eps) ** 0.5)),
+        ("nothing is left of the guarantee", 0, block_gain(left=lambda w: 1 - w)),
         ("uses eps alone", 2, block_gain(scale=lambda a, eps: eps**0.5)),
         ("beta: the root is missing", 2, block_gain(scale=lambda a, eps: a * a + eps)),
-        ("not 1 - s.", 2, block_gain(stretch=lambda s: (1 - s).clamp(min=0))),
-        ("the path around the block", 2, block_gain(stretch=lambda s: s)),
-        ("worst block works against its input", 0, block_gain(left=lambda s: 1 + s)),
+        ("not 1 - w.", 2, block_gain(stretch=lambda w: (1 - w).clamp(min=0))),
+        ("the path around the block", 2, block_gain(stretch=lambda w: w)),
+        ("worst block works against its input", 0, block_gain(left=lambda w: 1 + w)),
         ("where N divides", 2, block_gain(scale=lambda a, eps: 1 / (a * a + eps) ** 0.5)),
         ("before the norm", 2, block_gain(after=lambda a, scale: a)),
         ("itself: divide rms(u)", 2, block_gain(after=lambda a, scale: scale)),
         ("only where eps = 0", 2, block_gain(after=lambda a, scale: 1 + 0 * a)),
         ("r_next: the root is missing", 2, block_gain(after=lambda a, scale: a / scale**2)),
-        ("returned inf at s=", 2, block_gain(scale=lambda a, eps: a)),
+        ("eps stands inside the root", 2, block_gain(scale=lambda a, eps: a + eps)),
+        ("r_next: eps stands inside", 2, block_gain(after=lambda a, scale: a / (a + scale**2 - a * a))),
+        ("beta: r is missing", 0, lambda w, r, eps: block_gain()(w, r**0, eps)),
+        ("r_next: r is missing", 2, lambda w, r, eps: (block_gain()(w, r, eps)[0], block_gain()(w, r**0, eps)[1])),
+        ("returned inf at w=", 2, block_gain(scale=lambda a, eps: a)),
         ("yours are swapped", 2, lambda *a: block_gain()(*a)[::-1]),
         ("pair (beta, r_next)", 0, lambda *a: 1.0),
-        ("At s=", 2, block_gain(stretch=lambda s: (1 + s) ** 2)),
+        ("At w=", 2, block_gain(stretch=lambda w: (1 + w) ** 2)),
     ],
     "12.2": [
         ("both signs of the deviation", 2, covered(sides=1.0)),
         ("A factor of 2 is missing at eta", 2, covered(move=1.0)),
+        ("so 1 + 2 reach/eta", 2, covered(log_size=lambda k, reach, eta: k * torch.log(1 + reach / eta))),
+        ("k multiplies only", 2, lambda n, k, reach, delta: covered()(n / k, k**0, reach, delta)),
         ("k is missing", 0, covered(log_size=lambda k, reach, eta: torch.log(1 + 2 * reach / eta))),
         ("The root is missing", 0, covered(root=1.0)),
         ("2n, not by n", 0, covered(shrink=1.0)),
@@ -152,6 +165,8 @@ WRONG = {
         ("that of the training bound is missing", 1.5, routes(sure=lambda train, fails: 1 - fails)),
         ("take one minus it", 1.5, routes(sure=lambda train, fails: (train + fails).clamp(max=1))),
         ("of the test set alone", 1.5, routes(sure=lambda train, fails: fails)),
+        ("fail_test sets u alone; what fails", 1.5, less_both(lambda train, test, fails: 1 - train - test - fails)),
+        ("in route A the test set fails with", 1.5, less_both(lambda train, test, fails: 1 - train - test)),
         ("a product would", 1.5, routes(sure=lambda train, fails: (1 - train) * (1 - fails))),
         ("exponent is 4 times too large", 1.5, routes(exponent=lambda m, n, b: n * m**2 / (2 * b**2))),
         ("exponent is 16 times too large", 1.5, routes(exponent=lambda m, n, b: 2 * n * m**2 / b**2)),

@@ -557,6 +557,20 @@ def test_numbers_of_lesson_12():
     assert spent == pytest.approx(20, rel=0.2)
     middle = bounds.nested_bounds(old, 1, 6.0)["old network frozen"]
     assert samples_needed(middle, 0.05 / 2, high=1e14) > 1e12  # leaves the picture
+    for size in (0.05, 0.5, 1.0, 2.0):  # ‖W_1‖‖W_2‖: five decades at any
+        weak = replace(old, s_1=size**0.5, s_2=size**0.5)
+        top, middle = (bounds.nested_bounds(weak, layer, 6.0)["old network frozen"] for layer in (2, 1))
+        assert samples_needed(middle, 0.025, high=1e14) > 0.9e5 * samples_needed(top, 0.025, high=1e14)
+
+
+def test_the_test_sets_of_lesson_12():
+    """At Δ_R = 0.05 and δ = 0.05 route A refuses below 9600 test samples, with a free deviation below 2400."""
+
+    def promised(route, test_size):
+        return math.isfinite(bounds.promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size, 0.05, route)[1])
+
+    assert promised("A", 9600) and not promised("A", 9500)
+    assert promised("B'", 2400) and not promised("B'", 2390)
 
 
 # ---- monotone

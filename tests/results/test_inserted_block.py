@@ -41,10 +41,33 @@ def test_data_decide_the_sign(n, sign):
     assert sign * jump.mean() > 2 * jump.std() / len(jump) ** 0.5
 
 
-def test_training_on_beats_the_block_at_2000():
-    total, *_, control = at(n=2000, pretraining=60, further=200)
+@pytest.mark.parametrize("loss, old, new, sign", [(0, -0.029, -0.010, 1), (1, -0.049, -0.057, -1)])
+def test_at_2000_the_loss_decides_whether_training_on_beats_the_block(loss, old, new, sign):
+    total, *_, control = at(loss, n=2000, pretraining=60, further=200)
     difference, error = mean_and_error(total - control)
-    assert total.mean() < 0 and difference > 3 * error
+    assert sign * difference > 3 * error
+    assert [round(control.mean().item(), 3), round(total.mean().item(), 3)] == [old, new]
+
+
+def test_the_sum_of_the_other_loss_is_negative_even_at_250():
+    for further in (25, 50, 100, 200, 400):
+        mean, error = mean_and_error(at(1, n=250, pretraining=60, further=further)[0])
+        assert mean < -3 * error
+
+
+def test_a_step_that_the_sample_likes_need_not_please_the_test_set():
+    for before in (60, 400):
+        mean, error = mean_and_error(at(n=500, pretraining=before, further=200)[1])
+        assert mean > 3 * error
+    long = TABLE.select(pretraining=400, further=200)
+    for n in np.unique(long["n"]):
+        assert abs(bars(long.select(n=n)).jumpboard.mean()) < 0.01  # next to nothing is left to gain
+
+
+def test_where_nothing_beats_the_jumpboard_two_bars_are_zero():
+    rows = TABLE.select(n=500, pretraining=400, further=25)
+    found = bars(rows)
+    assert rows["fell_back"].all() and (found.training == 0).all() and found.gap.abs().max() < 1e-12
 
 
 def test_cross_entropy_explodes_where_the_other_loss_falls():
