@@ -112,7 +112,8 @@ def diagnose(answer) -> str:
     raise Wrong(
         f"Case {case}: the risk changes by {grown.mean():+.3f} ± {standard_error(grown):.3f}, the training loss by "
         f"{rose:+.3f}, the gap by {grown.mean() - rose:+.3f}. You return {int(value[case])}, expected "
-        f"{int(truth[case])} ({int((value != truth).sum())} of {len(truth)} cases are off; the risk rises in {int(rises.sum())})."
+        f"{int(truth[case])} ({int((value != truth).sum())} of {len(truth)} cases are off; "
+        f"the risk rises in {int(rises.sum())})."
     )
 
 
