@@ -87,6 +87,9 @@ def diagnose(answer) -> str:
         "The direction: deep minus shallow, and a failure is a rise.": kinds(train.flip(-1), risk.flip(-1)),
     }
     mistakes = {
+        "A training loss that rises is not enough: return 1 only if it rises more than the gap.": torch.where(
+            failure, torch.where((train[..., 1] - train[..., 0]).mean(-1) > 0, 1.0, 2.0), 0.0
+        ),
         "Compare the training loss with the gap, risk - train, not with the risk, which contains both.": kinds(
             train, risk, second="risk"
         ),
@@ -108,8 +111,9 @@ def diagnose(answer) -> str:
     grown, rose = (risk[..., 1] - risk[..., 0])[case], (train[..., 1] - train[..., 0])[case].mean()
     raise Wrong(
         f"Case {case}: the risk changes by {grown.mean():+.3f} ± {standard_error(grown):.3f}, the training loss by "
-        f"{rose:+.3f}. You return {int(value[case])}, expected {int(truth[case])} "
-        f"({int((value != truth).sum())} of {len(truth)} cases are off; the risk rises in {int(rises.sum())})."
+        f"{rose:+.3f}, the gap by {grown.mean() - rose:+.3f}. You return {int(value[case])}, expected "
+        f"{int(truth[case])} ({int((value != truth).sum())} of {len(truth)} cases are off; "
+        f"the risk rises in {int(rises.sum())})."
     )
 
 
@@ -213,6 +217,8 @@ def steps(answer) -> str:
         "cost": uniform(generator, 0.05, 0.9, 24, 6),
     }
     inputs["gain"][0], inputs["gain"][1] = 2.0, 0.0  # all pay, none pays
+    inputs["gain"][2], inputs["gain"][3] = 2.0, inputs["cost"][3]  # a tie in the third step, ties from the first on
+    inputs["gain"][2, 2] = inputs["cost"][2, 2]
     gain, cost = inputs.values()
     truth, pays = deepest_useful(gain, cost).double(), (gain > cost).double()
     total = torch.cat([torch.zeros(24, 1, dtype=torch.float64, device="cpu"), (gain - cost).cumsum(-1)], 1)
@@ -220,6 +226,10 @@ def steps(answer) -> str:
         "That is the number of the first insertion that does not pay: those before it are asked for.": truth + 1,
         "Where all insertions pay, the answer is their number: argmax finds the first of nothing at place 0.": truth
         * (truth < 6),
+        "A step whose gain equals its cost does not pay: the gain has to be above the cost.": (gain >= cost)
+        .double()
+        .cumprod(-1)
+        .sum(-1),
     }
     mistakes = {
         "That counts all that pay, also those behind one that does not: growth stops at the first.": pays.sum(-1),
@@ -326,8 +336,8 @@ def law(answer) -> str:
 
 
 EXERCISES = {
-    "14.1": Exercise(points=4, minutes=12, difficulty=2, check=diagnose),
-    "14.2": Exercise(points=3, minutes=10, difficulty=2, check=verdict),
-    "14.3": Exercise(points=2, minutes=6, difficulty=1, check=steps),
+    "14.1": Exercise(points=4, minutes=10, difficulty=2, check=diagnose),
+    "14.2": Exercise(points=3, minutes=8, difficulty=2, check=verdict),
+    "14.3": Exercise(points=2, minutes=5, difficulty=1, check=steps),
     "14.4": Exercise(points=4, minutes=15, difficulty=3, check=law),
 }

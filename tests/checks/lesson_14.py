@@ -48,6 +48,12 @@ def by_size(train, risk):
     return failed * (2 - (train[..., 1].mean(1) > (risk - train)[..., 1].mean(1)).long())
 
 
+def by_sign(train, risk):
+    """1 wherever the risk and the training loss rise."""
+    rises = (train[..., 1] - train[..., 0]).mean(1) > 0
+    return torch.where(diagnosis()(train, risk) > 0, torch.where(rises, 1, 2), 0)
+
+
 def bars(
     training=lambda train, risk: train.mean(1),
     gap=lambda train, risk: (risk - train).mean(1),
@@ -165,6 +171,7 @@ WRONG = {
         ("the scatter of single seeds", 2, diagnosis(lambda a, b: (b - a).std(1))),
         ("not by the number", 2, diagnosis(lambda a, b: (b - a).std(1) / a.shape[1])),
         ("deep minus shallow", 2, diagnosis(flip=-1)),
+        ("not enough: return 1 only", 0, by_sign),
         ("which contains both", 0, diagnosis(parts=lambda train, risk: (train, risk))),
         ("counted twice", 0, diagnosis(parts=lambda train, risk: (risk - train, risk))),
         ("Only whether the risk rose is told:", 0, diagnosis(codes=(1, 1))),
@@ -172,7 +179,7 @@ WRONG = {
         ("yours names a part", 0, by_parts),
         ("size of the gap is not its growth", 0, by_size),
         ("must be 0, 1 or 2, got 3", 0, diagnosis(codes=(1, 3))),
-        ("Case ", 0, lambda train, risk: 0 * train[:, 0, 0]),
+        ("the gap by ", 0, lambda train, risk: 0 * train[:, 0, 0]),
         ("expected (40,)", 0, lambda train, risk: risk[..., 1] - risk[..., 0]),
     ],
     "14.2": [
@@ -206,6 +213,7 @@ WRONG = {
     "14.3": [
         ("first insertion that does not pay", 1, lambda g, c: greedy()(g, c) + 1),
         ("argmax finds", 1, first_failure),
+        ("gain equals its cost", 1, greedy(lambda g, c: g >= c)),
         ("counts all that pay", 0, greedy(count=lambda p: p.sum(1))),
         ("a step that loses is never taken", 0, best_total),
         ("the last insertion that pays", 0, last_paying),

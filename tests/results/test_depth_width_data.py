@@ -43,6 +43,15 @@ def test_few_samples_make_wide_and_deep_worst(n):
     assert risk[WIDTH[32], 1:].min() > risk[: WIDTH[16]].max()
     for width in (8, 16, 32):
         assert change("risk", n, width, 1, 8)[0] > 5 * change("risk", n, width, 1, 8)[1]
+    for width in (16, 32):  # more than one block hurts
+        assert all(
+            change("risk", n, width, 1, depth)[0] > 3 * change("risk", n, width, 1, depth)[1]
+            for depth in DEPTH
+            if depth > 1
+        )
+    worst = np.unravel_index(risk.argmax(), risk.shape)
+    assert worst[0] == WIDTH[32] and worst[1] in (DEPTH[4], DEPTH[8])
+    assert change("risk", n, 32, 8, 16)[0] < 0 < change("train", n, 32, 8, 16)[0]  # memorizes less, harms less
 
 
 def test_memorizing_ends_below_bayes():
@@ -65,11 +74,14 @@ def test_at_width_16_the_excess_ends_on_a_floor():
     assert abs(risk[-1] - risk[-2]) < 1e-3
 
 
-@pytest.mark.parametrize("n", [1000, 2000, 4000, 8000])
-def test_the_challenge_is_where_width_32_fails_at_depth_16(n):
-    rise = np.diff(GRID.train[N[n]].mean(-1), axis=1)
-    assert rise[WIDTH[32], -1] >= 0.05
-    assert (np.delete(rise.ravel(), WIDTH[32] * 4 + 3) < 0.05).all()
+def test_the_challenge_is_where_width_32_fails_at_depth_16():
+    """The training loss rises there from n = 1000 on, the risk from 4000 on, mostly by one seed of eight."""
+    train, risk = (np.diff(part.mean(-1), axis=2) for part in (GRID.train, GRID.risk))
+    assert [tuple(place) for place in np.argwhere(train > 0.05)] == [(N[n], WIDTH[32], 3) for n in N if n >= 1000]
+    assert [place[0] for place in np.argwhere((train > 0.05) & (risk > 0))] == [N[4000], N[8000]]
+    for n in (4000, 8000):
+        each = np.diff(GRID.train[N[n], WIDTH[32]], axis=0)[-1]
+        assert each.max() > 0.5 * each.sum() and np.sort(each)[-2] < 0.2
 
 
 def test_unscaled_residuals_fail_in_the_optimizer():

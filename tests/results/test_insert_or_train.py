@@ -55,6 +55,14 @@ def test_after_400_steps_500_samples_are_memorized_either_way():
     assert (MOVED[N[500], 1, 1:3] > 0.1).all() and lowest(500, 400) == "stop"
 
 
+def test_at_the_left_end_the_gap_speaks_for_the_block():
+    """Ahead of the control by the gap bar, and worse than before, at (250, 400 steps) by little."""
+    for n, before in ((250, 60), (250, 400), (500, 400)):
+        gap, changed = averaged(BARS[N[n], BEFORE[before], 1]), averaged(MOVED[N[n], BEFORE[before], 1:3])
+        assert gap[0] < -3 * gap[1] and lowest(n, before) == "stop" and (changed[0] > 2 * changed[1]).all()
+        assert (changed[0] > 0.4).all() or ((n, before) == (250, 400) and changed[0][1] < 0.1)
+
+
 def test_training_and_gap_bar_have_their_signs_from_1000_on():
     mean, error = averaged(BARS[N[1000] :])
     assert (mean[:, :, 0] < -3 * error[:, :, 0]).all() and (mean[:, :, 1] > 3 * error[:, :, 1]).all()
