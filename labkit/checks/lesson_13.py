@@ -34,7 +34,7 @@ def rank(answer) -> str:
                 (-(share * share.log()).sum(-1)).exp()
             ),
             "That is upside down: the trace goes above, lambda_max below.": most / total,
-            "That is the number of coordinates: weigh the directions by their variance.": torch.full_like(total, 5),
+            "That counts directions: weigh them by their variance, the strongest as 1.": torch.full_like(total, 5),
             "Those are singular values of g: eigenvalues of the covariance are their squares.": (
                 values.sqrt().sum(-1) / most.sqrt()
             ),
@@ -58,6 +58,7 @@ def rank(answer) -> str:
 
 
 SEEMS, IS = 0.15, 0.75  # mean |corr| at most, off-diagonal energy at least
+COPY = 0.9  # largest |corr|: random vectors of 29 numbers hardly ever come so close, copies of one coordinate do
 SIZES = (200, 400)
 
 
@@ -91,7 +92,11 @@ def disguise(answer) -> str:
         if energy < IS:
             says = f"{found}: it is too close to a diagonal matrix (at least {IS}). Use fewer directions."
             raise Wrong(says, share)
-    return "To the eye it is diagonal, to its spectrum it is not: many small entries outweigh a few large ones."
+        largest = float(correlation(cov).fill_diagonal_(0).abs().amax())
+        if largest > COPY:
+            says = f"{found}: one |corr| is {largest:.3f} (at most {COPY}). Nearly copied coordinates show on the map."
+            raise Wrong(says, share)
+    return "Many small entries outweigh a few large ones. 0.86 I + 0.14 11^T looks diagonal too, to the eye only."
 
 
 Z = 1.645  # 1.6448536 to more places
@@ -124,6 +129,8 @@ def samples(answer) -> str:
             return "Signal over noise, squared: half the signal costs four times the samples."
         says = "Where G <= 0 the block would climb: no number of samples shows a descent, return inf there."
         raise Wrong(says, 2 / 3)
+    if (value[down] == math.inf).all() and any(same(target, ~down) for target in right):
+        raise Wrong("The sign of G: it is minus the mean score. You return inf where the loss falls.", 1 / 3)
     cosine = torch.nn.functional.cosine_similarity(g, q, dim=-1)
     named = (
         ("Round nothing: the number may be a fraction.", (truth().ceil(),), 2 / 3),
@@ -139,6 +146,7 @@ def samples(answer) -> str:
             (truth(variance=s.square().mean(-1)),),
             1 / 3,
         ),
+        ("That has the variance of s where its standard deviation belongs.", (truth(variance=s.var(-1).square()),), 0),
         (
             "That is the noise of the mean of these samples: do not divide the variance of s by their number.",
             (truth() / n, truth(variance=s.var(-1, correction=0)) / n),
@@ -169,6 +177,7 @@ def unbiased(answer) -> str:
     own = (g.square().sum(-1) * phi.square().sum(-1)).mean(1)
     truth = (n * raw - own) / (n - 1)
     apart = (g.square().sum(-1).mean(1) * phi.square().sum(-1).mean(1)) / n
+    assert (truth < 0).any()  # clipping shows
     halves = [
         (one_g.mT @ one_phi / (n // 2) * (other_g.mT @ other_phi / (n // 2))).sum((1, 2))
         for one_g, one_phi, other_g, other_phi in (
@@ -196,6 +205,9 @@ def unbiased(answer) -> str:
         },
         {
             "Close: the n (n - 1) pairs that are left have their mean by n - 1, not by n.": raw - own / n,
+            "Negative values are clipped: the mean over pairs may be negative, and clipping brings a bias back.": (
+                truth.clamp(min=0)
+            ),
             half: halves[0],
             half + " ": halves[1],
         },

@@ -123,6 +123,10 @@ def test_off_diagonal_energy_rises_with_width_and_effective_rank_hardly(signals,
     one = [grid.shipped_view(maps.select(depth=2, width=width, n=8000), FIRST) for width in (4, 16, grid.WIDEST)]
     assert one[2].mean < one[1].mean and one[2].mean < one[0].mean and one[0].energy < one[1].energy < one[2].energy
     assert one[0].rank < 2 and round(one[2].rank, 1) == 3.9
+    narrow = grid.shipped_view(maps.select(depth=2, width=8, n=8000), FIRST)
+    assert one[0].mean < narrow.mean and one[2].mean < narrow.mean and round(narrow.rank, 1) == 1.6
+    few = signals.select(depth=4, width=4, n=1000)["off_diagonal"][:, MIDDLE]
+    np.testing.assert_allclose(np.sort(few)[[0, 1, -1]], [0.02, 0.17, 0.55], atol=0.005)
 
 
 def test_three_eigenvalues_are_left_in_the_last_layer(maps):
@@ -148,6 +152,29 @@ def test_the_next_step_is_harder_to_see_in_a_deeper_network(signals):
         assert 0.55 < found.slope < 0.65 and found.slope > 3 * found.error
     few = grid.against(signals.select(width=16, n=1000), "depth", "needed", LAST)
     assert few.slope < -3 * few.error
+    found = [
+        grid.against(signals.select(width=width, n=64_000), "depth", "needed", place)
+        for width in grid.WIDTHS
+        for place in range(len(grid.SHARES))
+    ]
+    assert all(one.slope > 3 * one.error for one in found)
+    assert [round(edge(one.slope for one in found), 1) for edge in (min, max)] == [0.4, 1.1]
+
+
+def test_how_gradient_and_signal_fall_without_the_single_block(signals):
+    """At depth 1 every place is the last layer: without it the powers are those that the lesson gives in brackets."""
+    rows, depths = signals.select(width=16, n=64_000), grid.DEPTHS[1:]
+    size, square = (
+        np.array([rows.select(depth=depth)[name][:, MIDDLE] for depth in depths]).astype(float)
+        for name in ("gradient", "signal")
+    )
+    assert str(grid.curve(depths, size)) == "−0.17 ± 0.02"
+    assert str(grid.curve(depths, square, lambda mean: np.sqrt(mean.clip(grid.TINY)))) == "−0.15 ± 0.10"
+
+
+def test_fresh_gradients_grow_less_in_narrow_and_wide_networks(signals):
+    rows = [signals.select(width=width, n=1000) for width in (4, 32)]
+    assert [round(grid.against(row, "depth", "gradient", MIDDLE).slope, 2) for row in rows] == [0.10, 0.16]
 
 
 def test_the_width_of_a_block_helps_and_that_of_the_network_helps_or_harms(signals):
@@ -163,6 +190,22 @@ def test_the_width_of_a_block_helps_and_that_of_the_network_helps_or_harms(signa
     assert [round(base.slope, 2) for base in slopes] == [-0.63, 0.01, 0.54]
     assert slopes[0].slope < -3 * slopes[0].error and slopes[2].slope > 3 * slopes[2].error
     assert abs(slopes[1].slope) < slopes[1].error
+
+
+def test_base_width_acts_otherwise_in_deeper_networks(signals):
+    def base(depth, n, place):
+        return grid.against(signals.select(depth=depth, n=n), "width", "needed", place)
+
+    assert [round(base(depth, 8000, FIRST).slope, 2) for depth in (4, 8)] == [-0.30, -0.57]
+    assert str(base(16, 64_000, FIRST)) == "−0.29 ± 0.12"
+    last = [base(depth, 64_000, LAST) for depth in grid.DEPTHS]
+    assert all(one.slope > 3 * one.error for one in last)
+
+
+def test_the_signal_rises_with_depth_somewhere_with_8000_samples(signals):
+    """The challenge of the depth panel can be met without going to few samples."""
+    found = grid.against(signals.select(width=16, n=8000), "depth", "signal", FIRST)
+    assert found.slope > 3 * found.error
 
 
 def test_one_deep_and_wide_network_trains_badly(signals):
