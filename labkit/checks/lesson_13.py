@@ -106,7 +106,7 @@ def samples(answer) -> str:
     """n95(g, q), g (n, d), q (direction, n, d) -> (z sd(s)/G)^2 (direction,), inf without descent."""
     generator = seeded(133)
     g = normal(generator, 60, 4) + 0.5
-    slant = torch.tensor([-1.0, -0.4, 0.6, -2.0, 0.2])[:, None, None]
+    slant = torch.tensor([-1.0, -0.4, 0.6, -2.0, 0.2], device="cpu")[:, None, None]
     q = slant * g * uniform(generator, 0.2, 1.0, 5, 60, 1) + 0.4 * normal(generator, 5, 60, 4)
     s = (g * q).sum(-1)
     gain, n = -s.mean(-1), s.shape[-1]

@@ -204,7 +204,7 @@ def block_scores(
         second = known.second[:, :m, :m]
         lam = ridge * second.diagonal(dim1=1, dim2=2).mean(1)[:, None]
         v = -torch.linalg.solve(second + torch.diag_embed(lam.expand(-1, m)), known.cross[..., :m].mT)  # (net, m, d)
-        found.append(((phi[..., :m] @ v) * g).flatten(2).sum(2))
+        found.append((torch.einsum("i...m,imd->i...d", phi[..., :m], v) * g).flatten(2).sum(2))
     return torch.stack(found, 1)
 
 

@@ -57,6 +57,8 @@ def everything(model, x, y, w1):
         jumpboard.sample_losses(model(x), y, "prob"),
         tuple(jumpboard.moments(g, jumpboard.features(model, model.bottom(x, 1), w1))),
         jumpboard.draw_features(model, 3),
+        study.block_scores(model, 1, (x, y), (x, y), (2, 3)),
+        study.mean_scores(jumpboard.scores(model, along, x, y), 2),
         jumpboard.quadratic_bound(along.gain, along.energy, t),
         model.least_rms(x),
     )
