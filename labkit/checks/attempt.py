@@ -106,6 +106,8 @@ def as_tensor(
             value = torch.as_tensor(returned)
     except (TypeError, ValueError, RuntimeError):
         raise Wrong(f"Your function returned {kind(returned)}, expected a tensor of shape {tuple(shape)}.") from None
+    if value.layout != torch.strided:
+        raise Wrong(f"Your function returned a {str(value.layout).removeprefix('torch.')} tensor: call .to_dense().")
     if value.is_meta:
         raise Wrong('Your function returned a tensor without values (device="meta").')
     if value.is_complex() or value.dtype == torch.bool:

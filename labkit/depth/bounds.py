@@ -564,7 +564,9 @@ def nested_bounds(
         directions: numbers of fixed directions, one class each
 
     Keys: "k fixed directions" (`directions_bound`), "old network frozen" (`frozen_class_bound`), "all weights free"
-    (`cover_bound`). Raises ValueError as they do.
+    (`cover_bound`). The last one's block is bounded by the norms of ``new``, not by ``move``: where s_1·s_2·√width
+    < move it does not hold all of the class before, and may cost less. Raises ValueError as they do, and where the
+    default ``new`` would have two blocks without a norm.
 
     >>> net = NormClass(depth=2, width=16, s_1=1, s_2=1, s_in=2, s_out=1.5, input_norm=6, input_rms=0.3)
     >>> for name, bound in nested_bounds(net, 2, move=6.0).items():
@@ -575,6 +577,8 @@ def nested_bounds(
     all weights free: 0.0133
     """
     if new is None:
+        if old.inserted is not None:
+            raise ValueError("old must have a norm after every block: hand over new for a second block without one")
         new = replace(old, depth=old.depth + 1, inserted=layer + 1)
     (share,) = as_tensors(typical=typical)
     refuse("typical", share, (share > 0) & (share <= 1), "must lie in (0, 1]")

@@ -64,6 +64,7 @@ ZOO = {
     "returns text": lambda *inputs: "x",
     "returns a function": lambda *inputs: endless,
     "returns hostile": lambda *inputs: Hostile(),
+    "returns a sparse row": lambda *inputs: torch.ones(8).to_sparse(),
     "returns nan": lambda *inputs: torch.full((8,), torch.nan),
     "returns nan pair": lambda *inputs: (torch.nan, torch.nan),
     "returns nan networks": lambda *inputs: (torch.full((4000,), torch.nan),) * 2,

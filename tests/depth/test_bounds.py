@@ -525,6 +525,14 @@ def test_path_norm_bound_exceeds_gradient_ascent(n):
     torch.testing.assert_close(paired, path_norm_bound(n, 1.0, lam, 6, fresh_sample=True, paired=True))
 
 
+def test_a_second_block_without_a_norm_has_no_class_of_its_own():
+    old = bounds.NormClass(
+        depth=2, width=16, s_1=0.7, s_2=1, s_in=2, s_out=1.5, input_norm=6, input_rms=0.3, inserted=1
+    )
+    with pytest.raises(ValueError, match="old must have a norm after every block"):
+        bounds.nested_bounds(old, 2, 6.0)
+
+
 def test_nested_bounds_are_the_bounds():
     """Each ε is that of its own function; more freedom costs more; the inserted block counts."""
     net, n = replace(CLASS, depth=2), tensor(1e5, 1e8)
