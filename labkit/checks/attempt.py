@@ -41,13 +41,7 @@ def compare(
     off = ~close(value, truth)
     if not off.any():
         return
-    for share, named in ((0.5, slips), (0.0, mistakes)):
-        for says, wrong in named.items():
-            if close(value, wrong).all():
-                raise Wrong(says, share)
-    factor = (value / truth).flatten()[0]
-    if factor != 0 and close(value, factor * truth).all():
-        raise Wrong(f"Every value is {factor:.6g} times the expected one: look for a constant factor.")
+    recognize(value, truth, mistakes, slips)
     relative = (
         ((value - truth) / truth).abs().masked_fill(~off, 0)
     )  # the worst one: elsewhere it may look like rounding
@@ -56,6 +50,19 @@ def compare(
         f"At {show(inputs, at)} your function returned {value[at]:.4g}, expected {truth[at]:.4g} "
         f"({int(off.sum())} of {off.numel()} test inputs are off)."
     )
+
+
+def recognize(
+    value: Tensor, truth: Tensor, mistakes: dict[str, Tensor], slips: dict[str, Tensor], what: str = "Every value"
+) -> None:
+    """Raise `Wrong` when ``value`` is a slip, a mistake, or ``truth`` times a constant; ``what`` names it there."""
+    for share, named in ((0.5, slips), (0.0, mistakes)):
+        for says, wrong in named.items():
+            if close(value, wrong).all():
+                raise Wrong(says, share)
+    factor = (value / truth).flatten()[0]
+    if factor != 0 and close(value, factor * truth).all():
+        raise Wrong(f"{what} is {factor:.6g} times the expected one: look for a constant factor.")
 
 
 def evaluate(answer: object, shape: tuple[int, ...], **inputs: Tensor) -> Tensor:

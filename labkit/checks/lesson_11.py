@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from labkit.checks.attempt import as_tensor, call, close, pair, seeded
+from labkit.checks.attempt import as_tensor, call, close, pair, recognize, seeded
 from labkit.checks.verdict import Exercise, Wrong
 
 SHAPES = ("one number", "one value for each sample", "rows and columns as the docstring has them")  # by dimensions
@@ -22,13 +22,7 @@ def judge(value: Tensor, truth: Tensor, mistakes: dict[str, Tensor], slips: dict
     off = ~close(value, truth)
     if not off.any():
         return
-    for share, named in ((0.5, slips), (0.0, mistakes)):
-        for says, wrong in named.items():
-            if close(value, wrong).all():
-                raise Wrong(says, share)
-    factor = (value / truth).flatten()[0]
-    if factor != 0 and close(value, factor * truth).all():
-        raise Wrong(f"{what} is {factor:.6g} times the expected one: look for a constant factor.")
+    recognize(value, truth, mistakes, slips, what)
     at = tuple(((value - truth).abs() == (value - truth).abs().max()).nonzero()[0].tolist())
     where = f"{what}[{', '.join(map(str, at))}]" if at else what
     raise Wrong(f"{where} is {value[at]:.4g}, expected {truth[at]:.4g} ({int(off.sum())} of {off.numel()} are off).")
