@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import torch
@@ -50,6 +50,23 @@ def compare(
         f"At {show(inputs, at)} your function returned {value[at]:.4g}, expected {truth[at]:.4g} "
         f"({int(off.sum())} of {off.numel()} test inputs are off)."
     )
+
+
+def compare_parts(values: Sequence[Tensor], parts: Iterable[tuple[Tensor, dict, dict]], **inputs: Tensor) -> None:
+    """`compare` for several returned values, each with its (truth, mistakes, slips) and an equal part of the points.
+
+    Raises `Wrong` with the sentence about the first value that is wrong and the mean of the shares.
+    """
+    sentences, shares = [], []
+    for value, part in zip(values, parts, strict=True):
+        try:
+            compare(lambda *_, value=value: value, *part, **inputs)
+            shares.append(1)
+        except Wrong as wrong:
+            sentences.append(str(wrong))
+            shares.append(wrong.share)
+    if sentences:
+        raise Wrong(sentences[0], sum(shares) / len(shares))
 
 
 def recognize(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from labkit.checks.attempt import as_tensor, call, compare, pair, seeded, uniform
+from labkit.checks.attempt import as_tensor, call, compare, compare_parts, pair, seeded, uniform
 from labkit.checks.verdict import Exercise, Wrong
 from labkit.diagonal.interpolate import recovery_threshold
 from labkit.diagonal.penalty import q_prime
@@ -62,23 +62,8 @@ def fixed_point(answer) -> str:
             raise Wrong(says)
     if near(first, f2) and near(second, f1):
         raise Wrong("Return (f1, f2), in this order: yours are swapped.", share=0.5)
-    found = [
-        said(value, truth, named, slips, inputs)
-        for value, truth, named, slips in ((first, f1, named1, slips1), (second, f2, named2, slips2))
-    ]
-    wrong = [verdict for verdict in found if verdict]
-    if wrong:
-        raise Wrong(str(wrong[0]), share=sum(verdict.share if verdict else 1 for verdict in found) / 2)
+    compare_parts((first, second), ((f1, named1, slips1), (f2, named2, slips2)), **inputs)
     return "Two kinds of coordinates, one noise, one price: all of pretraining in two numbers."
-
-
-def said(value: Tensor, truth: Tensor, mistakes: dict, slips: dict, inputs: dict) -> Wrong | None:
-    """What is wrong with one of two returned values; None when nothing is."""
-    try:
-        compare(lambda *_: value, truth, mistakes, slips, **inputs)
-    except Wrong as wrong:
-        return wrong
-    return None
 
 
 def near(value: Tensor, target: Tensor) -> bool:

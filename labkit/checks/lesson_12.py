@@ -6,18 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from labkit.checks.attempt import as_tensor, call, close, compare, evaluate, pair, seeded, uniform
+from labkit.checks.attempt import as_tensor, call, close, compare, compare_parts, evaluate, pair, seeded, uniform
 from labkit.checks.verdict import Exercise, Wrong
 from labkit.depth.bounds import directions_bound
-
-
-def judge(value: object, truth: Tensor, mistakes: dict, slips: dict, inputs: dict) -> Wrong | None:
-    """What is wrong with one of two returned values; None when nothing is."""
-    try:
-        compare(lambda *_: value, truth, mistakes, slips, **inputs)
-    except Wrong as wrong:
-        return wrong
-    return None
 
 
 def both(answer, names: str, parts: list[tuple[Tensor, dict, dict]], inputs: dict) -> None:
@@ -26,9 +17,7 @@ def both(answer, names: str, parts: list[tuple[Tensor, dict, dict]], inputs: dic
     values = [as_tensor(part, truth.shape) for part, (truth, _, _) in zip(returned, parts, strict=True)]
     if all(close(value, other[0]).all() for value, other in zip(values, parts[::-1], strict=True)):
         raise Wrong(f"Return ({names}), in this order: yours are swapped.", share=0.5)
-    found = [judge(value, *part, inputs) for value, part in zip(values, parts, strict=True)]
-    if wrong := [verdict for verdict in found if verdict]:
-        raise Wrong(str(wrong[0]), share=sum(verdict.share if verdict else 1 for verdict in found) / 2)
+    compare_parts(values, parts, **inputs)
 
 
 def block(answer) -> str:

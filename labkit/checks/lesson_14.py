@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from labkit.checks.attempt import as_tensor, call, close, compare, seeded, uniform
+from labkit.checks.attempt import as_tensor, call, close, compare_parts, seeded, uniform
 from labkit.checks.verdict import Exercise, Wrong
 from labkit.depth.scaling import best_depth, data_exponent, deepest_useful
 
@@ -188,16 +188,7 @@ def verdict(answer) -> str:
         },
     ]
     slips = [{}, {}, {"z: divide by seeds - 1 in the variance: these are samples.": risk / standard_error(paired, 0)}]
-    found, earned = [], 0.0
-    for value, true, mistakes, small in zip(values, truth, named, slips, strict=True):
-        try:
-            compare(lambda *_, value=value: value, true, mistakes, small, **inputs_of(inputs))
-            earned += 1
-        except Wrong as wrong:
-            found.append(str(wrong))
-            earned += wrong.share
-    if found:
-        raise Wrong(found[0], earned / 3)
+    compare_parts(values, zip(truth, named, slips, strict=True), **inputs_of(inputs))
     return "Two bars and their sum in units of its error: that is all there is to say for or against a block."
 
 
@@ -322,16 +313,7 @@ def law(answer) -> str:
         },
     ]
     slips = [{"depth: keep it real, do not round.": truth[0].round()}, {}]
-    found, earned = [], 0.0
-    for value, true, mistakes, small in zip(values, truth, named, slips, strict=True):
-        try:
-            compare(lambda *_, value=value: value, true, mistakes, small, **inputs)
-            earned += 1
-        except Wrong as wrong:
-            found.append(str(wrong))
-            earned += wrong.share
-    if found:
-        raise Wrong(found[0], earned / 2)
+    compare_parts(values, zip(truth, named, slips, strict=True), **inputs)
     return "Three sums of powers ago this was a network; the exponent that went in is the one that comes out."
 
 
