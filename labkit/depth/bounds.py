@@ -548,49 +548,65 @@ def directions_bound(
 def nested_bounds(
     old: NormClass,
     layer: int,
-    move: float | Tensor,
+    move: float | Tensor | None = None,
     typical: float | Tensor = 0.6,
     *,
     new: NormClass | None = None,
     directions: tuple[int, ...] = (1, 16),
     fail_prob: float | Tensor = 0.05,
-) -> dict[str, Callable[[Tensor], Tensor]]:
-    """Four ways to let a new block choose, from little to much, each as n ↦ ε on a sample that is new to ``old``.
+) -> tuple[list[str], Callable[[float | Tensor], Tensor]]:
+    """Four ways to let a new block choose, from little to much: their names, and n ↦ ε, classes on the last axis of ε.
+
+    The sample is new to ``old``; n broadcasts with (..., class).
 
     Arguments
         old: the class of the old network; layer: the block comes after this one (0 … depth)
-        move: how far the block may move a state, ‖V‖_F φ_max; typical: φ̄/φ_max in (0, 1]
+        move: how far the block may move a state, ‖V‖_F φ_max; by default as far as its norms allow, s_1·s_2·√width
+        typical: φ̄/φ_max in (0, 1]
         new: the class of the networks with the block; by default ``old``, whose blocks must be alike, with one more
         directions: numbers of fixed directions, one class each
 
-    Keys: "k fixed directions" (`directions_bound`), "old network frozen" (`frozen_class_bound`), "all weights free"
-    (`cover_bound`). The last one's block is bounded by the norms of ``new``, not by ``move``: where s_1·s_2·√width
-    < move it does not hold all of the class before, and may cost less. Raises ValueError as they do, and where the
-    default ``new`` would have two blocks without a norm.
+    "k fixed directions" and "old network frozen" (all entries of V) are `directions_bound`, or `frozen_class_bound`,
+    which holds for both, where that is less; "all weights free" is `cover_bound`. The last class has the norms of
+    ``new``: a ``move`` of one's own above s_1·s_2·√width leaves it. Raises ValueError as they do, and where the default
+    ``new`` would have two blocks without a norm.
 
     >>> net = NormClass(depth=2, width=16, s_1=1, s_2=1, s_in=2, s_out=1.5, input_norm=6, input_rms=0.3)
-    >>> for name, bound in nested_bounds(net, 2, move=6.0).items():
-    ...     print(f"{name}: {bound(1e8):.4f}")
+    >>> names, bound = nested_bounds(net, 2)
+    >>> for name, eps in zip(names, bound(1e8), strict=True):
+    ...     print(f"{name}: {eps:.4f}")
     1 fixed direction: 0.0003
-    16 fixed directions: 0.0011
-    old network frozen: 0.0023
+    16 fixed directions: 0.0010
+    old network frozen: 0.0016
     all weights free: 0.0133
     """
     if new is None:
         if old.inserted is not None:
             raise ValueError("old must have a norm after every block: hand over new for a second block without one")
         new = replace(old, depth=old.depth + 1, inserted=layer + 1)
-    (share,) = as_tensors(typical=typical)
+    top_lipschitz(old, layer)  # a layer that is there
+    (c,) = _admit(new)
+    size, hidden = (v.expand(*v.shape[:-1], int(c.depth.amax()))[..., layer] for v in (c.s_1 * c.s_2, c.hidden))
+    move = size * c.width.sqrt() if move is None else move
+    given = {"move": move, "typical": typical, "width": c.width, "hidden": hidden, "fail_prob": fail_prob}
+    lam, move, share, width, hidden, fail_prob = as_tensors(lam=top_lipschitz(old, layer, 1.0, move), **given)
     refuse("typical", share, (share > 0) & (share <= 1), "must lie in (0, 1]")
-    lam = top_lipschitz(old, layer, 1.0, move)
-    fresh = {"fresh_sample": True, "fail_prob": fail_prob}
+    lam, move, share, width, hidden, each = (v[..., None] for v in (lam, move, share, width, hidden, fail_prob))
+    free = torch.cat([(width * hidden).new_tensor(directions).expand(*hidden.shape[:-1], -1), width * hidden], -1)
+    fresh = {"fresh_sample": True, "fail_prob": each}
 
-    def along(k: int) -> Callable[[Tensor], Tensor]:
-        return lambda n: directions_bound(n, k, 1.0, lam, move, **fresh)
+    def bound(n: float | Tensor) -> Tensor:
+        (n,) = as_tensors(n=n)
+        n = n.expand(*n.shape[:-1], free.shape[-1] + 1)
+        few, every = n[..., :-1], n[..., -1]
+        counted = directions_bound(few, free, 1.0, lam, move, **fresh)
+        counted = counted.minimum(frozen_class_bound(few, 1.0, lam, width, share * move, **fresh))
+        every = cover_bound(every, new, fail_prob)[..., None]
+        shape = torch.broadcast_shapes(counted.shape[:-1], every.shape[:-1])
+        return torch.cat([counted.expand(*shape, -1), every.expand(*shape, -1)], -1)
 
-    made = {f"{k} fixed direction{'s' * (k > 1)}": along(k) for k in directions}
-    made["old network frozen"] = lambda n: frozen_class_bound(n, 1.0, lam, old.width, typical * move, **fresh)
-    return made | {"all weights free": lambda n: cover_bound(n, new, fail_prob)}
+    names = [f"{k} fixed direction{'s' * (k > 1)}" for k in directions]
+    return [*names, "old network frozen", "all weights free"], bound
 
 
 def _admit_frozen(fresh_sample: bool, n: Tensor, fail_prob: Tensor, loss_range: Tensor, **named: Tensor) -> None:
@@ -803,7 +819,8 @@ def promise_from(
     "B'"        2ε(n) + u < Δ, u = `hoeffding_deviation`; the same for route A with a free deviation
     ==========  =============================================================================================
 
-    ``bound`` is n ↦ ε as for `samples_needed`. Raises ValueError for margin ≤ 0, an unknown route.
+    ``bound`` is n ↦ ε as for `samples_needed`, or of `nested_bounds`, whose classes are then the last axis. Raises
+    ValueError for margin ≤ 0, an unknown route.
 
     >>> [round(n.item(), -3) for n in promise_from(lambda n: 2 / n.sqrt(), 0.05, test_size=1e6, route="B'")]
     [6000.0, 7000.0]
@@ -819,7 +836,7 @@ def promise_from(
         budget = torch.where(u <= margin / 2, margin / 4, 0)
     else:
         budget = (margin - u) / 2 if route == "B'" else margin / 2 - bound(test_size)
-    budget, half = torch.broadcast_tensors(budget, margin / 2)
+    budget, half, _ = torch.broadcast_tensors(budget, margin / 2, bound(margin.new_tensor(high)))
     needed = samples_needed(bound, torch.stack([half, torch.where(budget > 0, budget, half)]), high=high)
     return needed[0], torch.where(budget > 0, needed[1], math.inf)
 

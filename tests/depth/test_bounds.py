@@ -1,6 +1,7 @@
 """The bounds against adversarial search on small nets, exhaustive suprema, gradient ascent, exact binomial tails,
 a second implementation, and the tables of the theory notes."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -534,41 +535,77 @@ def test_a_second_block_without_a_norm_has_no_class_of_its_own():
 
 
 def test_nested_bounds_are_the_bounds():
-    """Each ε is that of its own function; more freedom costs more; the inserted block counts."""
+    """Each ε is the least of what holds for its class; the inserted block counts."""
     net, n = replace(CLASS, depth=2), tensor(1e5, 1e8)
     lam = top_lipschitz(net, 1, 1.0, 0.5)
-    made = bounds.nested_bounds(net, 1, 0.5, 0.4, directions=(1, 5), fail_prob=0.01)
+    names, made = bounds.nested_bounds(net, 1, 0.5, 0.4, directions=(1, 5), fail_prob=0.01)
     more = {"fresh_sample": True, "fail_prob": 0.01}
+    averages = frozen_class_bound(n, 0.5, lam, 8, 0.4, **more)
     expected = {
-        "1 fixed direction": directions_bound(n, 1, 0.5, lam, 1.0, **more),
-        "5 fixed directions": directions_bound(n, 5, 0.5, lam, 1.0, **more),
-        "old network frozen": frozen_class_bound(n, 0.5, lam, 8, 0.4, **more),
+        "1 fixed direction": directions_bound(n, 1, 0.5, lam, 1.0, **more).minimum(averages),
+        "5 fixed directions": directions_bound(n, 5, 0.5, lam, 1.0, **more).minimum(averages),
+        "old network frozen": directions_bound(n, 8 * 8, 0.5, lam, 1.0, **more).minimum(averages),
         "all weights free": cover_bound(n, replace(net, depth=3, inserted=2), 0.01),
     }
-    assert list(made) == list(expected)
-    for name, bound in made.items():
-        torch.testing.assert_close(bound(n), expected[name])
-    wider = bounds.nested_bounds(net, 1, 0.5, new=replace(net, depth=3, inserted=2, hidden=20))
-    assert (wider["all weights free"](n) > bounds.nested_bounds(net, 1, 0.5)["all weights free"](n)).all()
+    assert names == list(expected)
+    torch.testing.assert_close(made(n[:, None]), torch.stack(list(expected.values()), -1))
+    torch.testing.assert_close(made(1e8), made(n[:, None])[1])
+    wide = replace(net, depth=3, inserted=2, hidden=20)
+    assert (bounds.nested_bounds(net, 1, 0.5, new=wide)[1](1e8) > made(1e8))[-1]
+    lam = top_lipschitz(net, 1, 1.0, 50.0)  # so large that a net over all 160 entries costs less than averages
+    counted = directions_bound(1e8, 160, 50.0, lam, 1.0, fresh_sample=True)
+    torch.testing.assert_close(bounds.nested_bounds(net, 1, 50.0, new=wide)[1](1e8)[-2], counted)
+
+
+@pytest.mark.parametrize("route", bounds.ROUTES)
+def test_nested_bounds_promise_together_what_they_promise_alone(route):
+    names, made = bounds.nested_bounds(replace(CLASS, depth=2), 1)
+    margin, size = tensor(0.05, 0.2)[:, None], tensor(1e5, 1e9)[:, None]
+    both = torch.stack(bounds.promise_from(made, margin, size, route=route))
+    assert both.shape == (2, 2, 4)
+    for place in range(4):
+        alone = bounds.promise_from(lambda n, at=place: made(n[..., None])[..., at], margin, size, route=route)
+        torch.testing.assert_close(both[..., place], torch.stack(alone)[..., 0])
+
+
+@pytest.mark.parametrize("depth, width", [(1, 4), (2, 16), (16, 64)])
+def test_nested_classes_cost_more_and_more(depth, width):
+    """With the block that the norms allow each class holds the one before it: at any w, layer, sample, δ."""
+    n = torch.logspace(2, 12, 30, dtype=torch.float64)[:, None]
+    for size, fail_prob in itertools.product((0.05, 0.3, 0.99, 1.0, 5.0, 10.0), (1e-4, 0.3)):
+        s = size**0.5
+        old = NormClass(depth=depth, width=width, s_1=s, s_2=s, s_in=2.2, s_out=1.5, input_norm=6.5, input_rms=0.33)
+        for layer in {0, depth // 2, depth}:
+            costs = bounds.nested_bounds(old, layer, typical=1.0, fail_prob=fail_prob)[1](n)
+            assert (costs.diff(dim=-1) >= 0).all(), (size, fail_prob, layer)
+
+
+def test_the_block_of_nested_bounds_moves_as_far_as_its_norms_allow():
+    old = NormClass(depth=2, width=16, s_1=0.6, s_2=0.9, s_in=2.2, s_out=1.5, input_norm=6.5, input_rms=0.33)
+    new = replace(old, depth=3, inserted=2, s_2=tensor(0.9, 1.1, 0.9))  # the block's own s_2
+    for given, move in ((None, 0.6 * 0.9 * 4), (new, 0.6 * 1.1 * 4)):
+        left, right = (bounds.nested_bounds(old, 1, told, new=given)[1](1e6) for told in (None, move))
+        torch.testing.assert_close(left, right)
 
 
 def test_numbers_of_lesson_12():
-    """What its prediction and its summary say: 10⁴ samples for one direction, tens of millions for all 1700 weights."""
-    old = NormClass(depth=2, width=16, s_1=5**0.5, s_2=5**0.5, s_in=2.2, s_out=1.5, input_norm=6.5, input_rms=0.33)
-    made = bounds.nested_bounds(old, 2, 6.0)
-    needed = {name: samples_needed(bound, 0.05 / 2).item() for name, bound in made.items()}
-    assert 8e3 < needed["1 fixed direction"] < 1.5e4
-    assert 2e7 < needed["all weights free"] < 5e7
+    """What its prediction, its summary and the text below its panel say."""
+    ends = {"s_in": 2.2, "s_out": 1.5, "input_norm": 6.5, "input_rms": 0.33}
+
+    def needed(w: float, layer: int) -> dict[str, float]:
+        names, made = bounds.nested_bounds(NormClass(depth=2, width=16, s_1=w**0.5, s_2=w**0.5, **ends), layer)
+        return dict(zip(names, samples_needed(made, 0.05 / 2).tolist(), strict=True))
+
+    top = needed(5, 2)
+    assert 8e3 < top["1 fixed direction"] < 1.5e4
+    assert 2e7 < top["all weights free"] < 5e7
     weights = 16 * 9 + 3 * 2 * 16 * 16 + 4 * 16
     assert weights == pytest.approx(1700, rel=0.05)
-    spent = 2 * needed["all weights free"] * 0.025**2 / weights  # nats a weight
+    spent = 2 * top["all weights free"] * 0.025**2 / weights  # nats a weight
     assert spent == pytest.approx(20, rel=0.2)
-    middle = bounds.nested_bounds(old, 1, 6.0)["old network frozen"]
-    assert samples_needed(middle, 0.05 / 2, high=1e14) > 1e12  # leaves the picture
-    for size in (0.05, 0.5, 1.0, 2.0):  # ‖W_1‖‖W_2‖: five decades at any
-        weak = replace(old, s_1=size**0.5, s_2=size**0.5)
-        top, middle = (bounds.nested_bounds(weak, layer, 6.0)["old network frozen"] for layer in (2, 1))
-        assert samples_needed(middle, 0.025, high=1e14) > 0.9e5 * samples_needed(top, 0.025, high=1e14)
+    weak = needed(0.05, 2)
+    assert weak["old network frozen"] == weak["1 fixed direction"] < 1e4
+    assert needed(1, 1)["old network frozen"] / needed(1, 2)["old network frozen"] == pytest.approx(9, abs=0.5)
 
 
 def test_the_test_sets_of_lesson_12():
