@@ -268,12 +268,20 @@ def image(ax, key, rgb, extent):
     return artist
 
 
+# black words stay readable on all of them
+CELL_COLORS = mpl.colors.ListedColormap(mpl.colormaps["YlGnBu_r"](np.linspace(0.3, 1, 256)))
+
+
 def cells(ax, key, values, shade, words="{:.2f}"):
     """A table as a map: values (rows, columns) as words, on cells from dark (shade 0) to light (1); row 0 is lowest."""
-    rows, columns = numbers(values).shape
-    colors = mpl.colormaps["YlGnBu_r"](0.3 + 0.7 * numbers(shade).clip(0, 1))  # black words stay readable
-    image(ax, key, colors[..., :3], (-0.5, columns - 0.5, -0.5, rows - 0.5))
-    for (row, column), value in np.ndenumerate(numbers(values)):
+    values, shade = numbers(values), numbers(shade).clip(0, 1)
+    artist = _find(ax, key, mpl.collections.QuadMesh)
+    if artist is None:
+        edges = (np.arange(size + 1) - 0.5 for size in values.shape[::-1])
+        ax.pcolormesh(*edges, shade, cmap=CELL_COLORS, vmin=0, vmax=1, gid=key, zorder=0)
+    elif not np.array_equal(artist.get_array(), shade):
+        artist.set_array(shade)
+    for (row, column), value in np.ndenumerate(values):
         told = words.format(value).replace("-", "−")
         text(ax, f"{key} {row} {column}", column, row, told, ha="center", va="center")
 

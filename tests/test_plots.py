@@ -248,9 +248,12 @@ def test_cells_are_a_table_on_a_map():
     for _ in range(2):
         plots.cells(ax, "table", values, values, "{:.1f}")
         assert [(text.get_position(), text.get_text()) for text in ax.texts[::5]] == [((0, 0), "−1.0"), ((2, 1), "4.0")]
-    assert ax.images[0].get_extent() == [-0.5, 2.5, -0.5, 1.5] and len(ax.texts) == 6
-    brightness = ax.images[0].get_array().sum(-1)
+    (map_,) = ax.collections
+    assert map_.get_datalim(ax.transData).extents.tolist() == [-0.5, -0.5, 2.5, 1.5] and len(ax.texts) == 6
+    brightness = map_.to_rgba(map_.get_array()).sum(-1)
     assert brightness[0, 0] == brightness[0, 1] < brightness[0, 2] == brightness[1, 2]  # −1 and 0; 1 and 4
+    plots.cells(ax, "table", values, 1 - values)
+    np.testing.assert_array_equal(map_.get_array(), (1 - values).clip(0, 1))
 
 
 # ---- cascades
