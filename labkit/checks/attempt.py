@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import torch
@@ -52,18 +52,20 @@ def compare(
     )
 
 
-def compare_parts(values: Sequence[Tensor], parts: Iterable[tuple[Tensor, dict, dict]], **inputs: Tensor) -> None:
-    """`compare` for several returned values, each with its (truth, mistakes, slips) and an equal part of the points.
+def compare_parts(values: Sequence[Tensor], parts: Mapping[str, tuple[Tensor, dict, dict]], **inputs: Tensor) -> None:
+    """`compare` for several returned values, each worth as much: parts[name] = (truth, mistakes, slips).
 
-    Raises `Wrong` with the sentence about the first value that is wrong and the mean of the shares.
+    Raises `Wrong` with the sentence about the first value that is wrong and the mean of the shares. What `compare` says
+    by itself gets the name of the value in front; a named mistake speaks for itself.
     """
     sentences, shares = [], []
-    for value, part in zip(values, parts, strict=True):
+    for value, (name, (truth, mistakes, slips)) in zip(values, parts.items(), strict=True):
         try:
-            compare(lambda *_, value=value: value, *part, **inputs)
+            compare(lambda *_, value=value: value, truth, mistakes, slips, **inputs)
             shares.append(1)
         except Wrong as wrong:
-            sentences.append(str(wrong))
+            says = str(wrong)
+            sentences.append(says if says in {**mistakes, **slips} else f"{name}: {says[0].lower()}{says[1:]}")
             shares.append(wrong.share)
     if sentences:
         raise Wrong(sentences[0], sum(shares) / len(shares))

@@ -62,7 +62,7 @@ def fixed_point(answer) -> str:
             raise Wrong(says)
     if near(first, f2) and near(second, f1):
         raise Wrong("Return (f1, f2), in this order: yours are swapped.", share=0.5)
-    compare_parts((first, second), ((f1, named1, slips1), (f2, named2, slips2)), **inputs)
+    compare_parts((first, second), {"f1": (f1, named1, slips1), "f2": (f2, named2, slips2)}, **inputs)
     return "Two kinds of coordinates, one noise, one price: all of pretraining in two numbers."
 
 

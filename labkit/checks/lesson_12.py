@@ -11,11 +11,12 @@ from labkit.checks.verdict import Exercise, Wrong
 from labkit.depth.bounds import directions_bound
 
 
-def both(answer, names: str, parts: list[tuple[Tensor, dict, dict]], inputs: dict) -> None:
+def both(answer, parts: dict[str, tuple[Tensor, dict, dict]], inputs: dict) -> None:
     """Two returned values, judged one by one; each is worth half of the points."""
+    names, truths = ", ".join(parts), [truth for truth, _, _ in parts.values()]
     returned = pair(call(answer, **inputs), names)
-    values = [as_tensor(part, truth.shape) for part, (truth, _, _) in zip(returned, parts, strict=True)]
-    if all(close(value, other[0]).all() for value, other in zip(values, parts[::-1], strict=True)):
+    values = [as_tensor(part, truth.shape) for part, truth in zip(returned, truths, strict=True)]
+    if all(close(value, other).all() for value, other in zip(values, truths[::-1], strict=True)):
         raise Wrong(f"Return ({names}), in this order: yours are swapped.", share=0.5)
     compare_parts(values, parts, **inputs)
 
@@ -57,7 +58,7 @@ def block(answer) -> str:
         "r_next: r is missing: the least rms(u) is (1 - w) r.": (1 - w).clamp_min(0) / flat,
         "r_next: the root is missing: rms(u)/sqrt(rms(u)^2 + eps).": a / scale**2,
     }
-    both(answer, "beta, r_next", [(beta, first, {}), (a / scale, last, {})], inputs)
+    both(answer, {"beta": (beta, first, {}), "r_next": (a / scale, last, {})}, inputs)
     return "Below w = 1 the old state keeps the sum away from zero; above it only eps does, at 1/sqrt(eps) a block."
 
 
@@ -223,7 +224,7 @@ def confidence(answer) -> str:
     slips2 = {
         "u: one side is enough: ln(1/fail_test), not ln(2/fail_test).": span * (2 * (2 / test).log() / size).sqrt()
     }
-    both(answer, "probability, u", [(sure(), first, slips1), (u, last, slips2)], inputs)
+    both(answer, {"probability": (sure(), first, slips1), "u": (u, last, slips2)}, inputs)
     return "Without a margin route A is sure of nothing; the free deviation never asks for the margin."
 
 

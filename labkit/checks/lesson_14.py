@@ -188,7 +188,8 @@ def verdict(answer) -> str:
         },
     ]
     slips = [{}, {}, {"z: divide by seeds - 1 in the variance: these are samples.": risk / standard_error(paired, 0)}]
-    compare_parts(values, zip(truth, named, slips, strict=True), **inputs_of(inputs))
+    names = "training", "gap", "z"
+    compare_parts(values, dict(zip(names, zip(truth, named, slips, strict=True), strict=True)), **inputs_of(inputs))
     return "Two bars and their sum in units of its error: that is all there is to say for or against a block."
 
 
@@ -313,7 +314,8 @@ def law(answer) -> str:
         },
     ]
     slips = [{"depth: keep it real, do not round.": truth[0].round()}, {}]
-    compare_parts(values, zip(truth, named, slips, strict=True), **inputs)
+    names = "depth", "exponent"
+    compare_parts(values, dict(zip(names, zip(truth, named, slips, strict=True), strict=True)), **inputs)
     return "Three sums of powers ago this was a network; the exponent that went in is the one that comes out."
 
 

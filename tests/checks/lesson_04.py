@@ -131,7 +131,7 @@ WRONG = {
         ("subtract omega^2", 2, residuals(second=lambda e, a, omega: e / a)),
         ("sign of f2", 3, residuals(second=lambda e, a, omega: omega**2 - e / a)),
         ("f2 is multiplied by alpha_pt", 3, residuals(second=lambda e, a, omega: e - a * omega**2)),
-        ("At omega=", 0, residuals(first=lambda f, a: f**2, second=lambda e, a, omega: e**2)),
+        ("f1: at omega=", 0, residuals(first=lambda f, a: f**2, second=lambda e, a, omega: e**2)),
         ("pair (f1, f2)", 0, lambda *a: 0.0),
         ("expected (8,)", 0, lambda *a: residuals()(*(value[:3] for value in a))),
     ],

@@ -128,7 +128,7 @@ WRONG = {
         ("returned inf at w=", 2, block_gain(scale=lambda a, eps: a)),
         ("yours are swapped", 2, lambda *a: block_gain()(*a)[::-1]),
         ("pair (beta, r_next)", 0, lambda *a: 1.0),
-        ("At w=", 2, block_gain(stretch=lambda w: (1 + w) ** 2)),
+        ("beta: at w=", 2, block_gain(stretch=lambda w: (1 + w) ** 2)),
     ],
     "12.2": [
         ("both signs of the deviation", 2, covered(sides=1.0)),
@@ -183,6 +183,6 @@ WRONG = {
         ("without the factor 2", 1.5, routes(u=free(scale=2**-0.5))),
         ("ln(1/fail_test), not", 2.25, routes(u=free(log=lambda d: torch.log(2 / d)))),
         ("pair (probability, u)", 0, lambda *a: 0.5),
-        ("At margin=", 1.5, routes(sure=lambda train, fails: (1 - train - fails).clamp(min=0) ** 2)),
+        ("probability: at margin=", 1.5, routes(sure=lambda train, fails: (1 - train - fails).clamp(min=0) ** 2)),
     ],
 }  # fmt: skip

@@ -246,6 +246,6 @@ WRONG = {
         ("not as n^(1/(alpha + 1/2))", 2, law(exponent=lambda alpha: -alpha / (alpha + 0.5))),
         ("yours are swapped", 2, law(order=-1)),
         ("(depth, exponent), two tensors; it returned one", 0, lambda *a: 1.0),
-        ("At n=", 2, law(lambda n, w, a, alpha, c: n**0.5 + alpha)),
+        ("depth: at n=", 2, law(lambda n, w, a, alpha, c: n**0.5 + alpha)),
     ],
 }  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 
 from labkit import check
 from labkit.checks import attempt, exercises
-from labkit.checks.attempt import OutOfTime, Screen, call, close, compare, time_limit
+from labkit.checks.attempt import OutOfTime, Screen, call, close, compare, compare_parts, time_limit
 from labkit.checks.verdict import NotAttempted, Wrong
 
 
@@ -234,3 +234,24 @@ def test_inputs_of_different_shapes_are_shown():
     """A scalar answer to a tensor of labels: the element asked for is the whole tensor there."""
     labels = torch.tensor([1.0, 2.0, 3.0])
     assert attempt.show({"t": labels, "delta": torch.tensor(0.5)}, at=()) == "t=[1, 2, ...], delta=0.5"
+
+
+@pytest.mark.parametrize("place, name", [(0, "first"), (1, "second")])
+@pytest.mark.parametrize(
+    "change, says",
+    [
+        (lambda v: 3 * v, "every value is 3 times"),
+        (lambda v: v + 1, "at x="),
+        (lambda v: v * math.nan, "your function"),
+    ],
+)
+def test_what_is_wrong_with_one_of_several_values_names_it(place, name, change, says):
+    x = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    values = [x**2, x**3]
+    values[place] = change(values[place])
+    parts = {"first": (x**2, {"first: a slip of the pen.": -(x**2)}, {}), "second": (x**3, {}, {})}
+    with pytest.raises(Wrong, match=f"^{name}: {says}") as found:
+        compare_parts(values, parts, x=x)
+    assert found.value.share == 0.5
+    with pytest.raises(Wrong, match="^first: a slip of the pen"):
+        compare_parts([-(x**2), x**3], parts, x=x)
