@@ -96,6 +96,18 @@ def require_finite(**named: Tensor) -> None:
         refuse(name, value, value.isfinite(), "must be finite")
 
 
+def require_some(**named: Tensor) -> None:
+    """Refuse tensors without an element.
+
+    >>> require_some(scores=torch.ones(3, 0))
+    Traceback (most recent call last):
+    ValueError: scores must not be empty, got shape (3, 0)
+    """
+    for name, value in named.items():
+        if not value.numel():
+            raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+
+
 def require_broadcast(**named: Tensor) -> torch.Size:
     """The common shape of the arguments; shapes that do not broadcast are refused by name."""
     try:
