@@ -137,7 +137,8 @@ def test_signal_excess_at_the_ends_of_its_exponent(dtype):
         found = signal_excess(depth, 1.0, alpha).double() * alpha.double()
         low, high = (d ** -alpha.double() for d in (depth, depth - 1))
         slack = 4 * torch.finfo(dtype).eps ** (2 / 3)  # what 1 + α forgets of a small α, or its series leaves out
-        assert ((found >= low * (1 - slack)) & (found <= high * (1 + slack))).all()
+        within = (found >= low * (1 - slack)) & (found <= high * (1 + slack))
+        assert (within | (high < torch.finfo(dtype).tiny)).all()
     assert signal_excess(1.0, 1.0, tensor(1e-3).to(dtype)).item() == pytest.approx(1000.5771430, rel=1e-6)
     assert signal_excess(1.0, 1.0, tensor(1e-7).to(dtype)).item() == pytest.approx(1e7 + 0.5772157, rel=1e-7)
     steep = tensor(1e4, 9e4, 1.1e5, 1e10, 1e25, 1e30).to(dtype)
