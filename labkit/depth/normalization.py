@@ -174,17 +174,17 @@ def _admit(u: Tensor, eps: float, norm: str = "rms", name: str = "u") -> tuple[T
     require_eps(eps)
     u = _vectors(name, u)
     require_finite(**{name: u})
-    eps = u.new_tensor(float(eps))
+    given, eps = f"when eps = {float(eps):g}", u.new_tensor(float(eps))
     largest, limit = u.detach().abs().amax(-1), torch.finfo(u.dtype).max / (2 * u.shape[-1])
     refuse(
         f"largest |entry| of {name}", largest, largest <= limit, f"must be <= {limit:.3g}, for a sum over the entries"
     )
     if norm == "rms":
-        refuse(f"largest |entry| of {name}", largest, (largest > 0) | (eps > 0), f"must be > 0 when eps = {eps:g}")
+        refuse(f"largest |entry| of {name}", largest, (largest > 0) | (eps > 0), f"must be > 0 {given}")
         return u, eps
     spread = u.detach().amax(-1) - u.detach().amin(-1)
     beyond = spread > CONSTANT * torch.finfo(u.dtype).eps * largest
-    rule = f"must be > 0, beyond rounding, when eps = {eps:g}: a constant vector minus its mean has no direction"
+    rule = f"must be > 0, beyond rounding, {given}: a constant vector minus its mean has no direction"
     refuse(f"spread of {name}", spread, beyond | (eps > 0), rule)
     u = u - u[..., :1].detach()  # exactly 0 where u is constant, and as exact as can be where it nearly is
     return u - u.mean(-1, keepdim=True), eps

@@ -43,11 +43,10 @@ class Line:
 
     def at(self, t: float | Tensor) -> PostNormResNet:
         """The model at step t, a number or (net,)."""
-        (t,) = as_tensors(t=t)
-        require_finite(t=t)
+        t = self.model.per_net(t=t)
         moved = {}
         for name, tangent in self.tangent.items():
-            moved[name] = self.model.params[name] + t.to(tangent).reshape(-1, *[1] * (tangent.dim() - 1)) * tangent
+            moved[name] = self.model.params[name] + t.reshape(-1, *[1] * (tangent.dim() - 1)) * tangent
         return replace(self.model, params=self.model.params | moved)
 
 
@@ -113,6 +112,8 @@ def gain_along(line: Line, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     (t,) = as_tensors(t=t)
     if t.dim() not in (1, 2) or t.shape[:-1] not in ((), (line.model.n_nets,)) or 0 in t.shape:
         raise ValueError(f"t must be (step,) or ({line.model.n_nets}, step), got {tuple(t.shape)}")
+    require_finite(t=t)
+    line.model.require_sample(x, y)
     with torch.no_grad():
         z = line.model.bottom(x, line.layer)
 
@@ -172,6 +173,8 @@ def journey(
     require_whole(2, points=points)
     require_whole(1, grid=grid)
     (reach,) = as_tensors(reach=reach)
+    if reach.dim():
+        raise ValueError(f"reach must be a number, got shape {tuple(reach.shape)}")
     require_positive(reach=reach)
     unit = (line.energy / model.width).sqrt()
     unit = 1 / torch.where(unit > 0, unit, 1)
@@ -202,8 +205,7 @@ def _speed(new: PostNormResNet, layer: int, z: Tensor, tangent: Params) -> Tenso
 
 def _gradients(new: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str) -> Params:
     """Of the mean loss with respect to the weights of block ``layer`` + 1."""
-    if 0 in x.shape:
-        raise ValueError(f"x must not be empty, got {tuple(x.shape)}")
+    new.require_sample(x, y)
     names = block_names(new, layer + 1)
     with torch.no_grad():
         z = new.bottom(x, layer)

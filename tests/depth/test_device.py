@@ -151,6 +151,8 @@ REFUSING = {
     "require_eps",
     "require_activation",
     "require_loss",
+    "require_dtype",
+    "require_generators",
     "streams",
     "classes_of",
 }  # no tensors in their results
