@@ -702,6 +702,7 @@ def margins(
     (['temperature', 'old weights', 'gradient', 'ridge'], True)
     """
     (x, y), test = chosen, judged
+    model.require_sample(x, y)
     before, w1 = mean_loss(model, *test), w1 if isinstance(w1, Tensor) else draw_features(model, w1)
     with torch.no_grad():
         found = {"temperature": temperature_gain(model(x), y, model(test[0]), test[1])[1]}

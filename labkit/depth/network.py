@@ -423,9 +423,10 @@ def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
     if not isinstance(logits, Tensor) or logits.dim() != 3 or 0 in logits.shape or not logits.is_floating_point():
         found = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
         raise ValueError(f"logits must be floats (net, n, class), not empty, got {found}")
-    y = classes_of(logits, y)
+    y = _given(y, logits.shape[:2])
     if y.device.type == "cpu":  # elsewhere a look would make every step wait; CUDA has an assertion
         _require_classes(y, logits.shape[-1])
+    y = y.expand(logits.shape[:2])
     classes_first = logits.mT.contiguous()  # (net, class, n): a softmax over a short last axis is five times slower
     if loss == "ce":
         return functional.cross_entropy(classes_first, y, reduction="none")

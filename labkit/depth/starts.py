@@ -70,6 +70,7 @@ def steepest(
     >>> [bool(steepest(model, 1, x, y, 4, init).gain > 0) for init in ("zero_out", "zero_in", "zero_both")]
     [True, False, False]
     """
+    model.require_sample(x, y)
     new = insert_block(model, layer, hidden, init, generators, activation)
     tangent = {name: -grad for name, grad in _gradients(new, layer, x, y, loss).items()}
     with torch.no_grad():
