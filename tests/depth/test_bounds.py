@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from labkit import compute, training
-from labkit.depth import bounds, jumpboard, task
+from labkit.depth import bounds
 from labkit.depth.bounds import (
     NormClass,
     collapse,
@@ -35,7 +35,8 @@ from labkit.depth.bounds import (
     sensitivities,
     top_lipschitz,
 )
-from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit, insert_block
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, insert_block
+from tests.verify.depth import FLIPS, MARGIN, SPREAD, full_class
 
 F64 = torch.float64
 MATRICES = ("w_in", "w_1", "w_2", "w_out")
@@ -848,26 +849,10 @@ def test_how_the_routes_relate():
     torch.testing.assert_close(free, route_a(old, margin, gain, eps))
 
 
-MARGIN, REACH, SPREAD = 0.0726, 3.05, 3.22  # Δ_R; λbφ_max and bφ̄ behind section e's first rows, not given there
-ROWS = {  # margin, bound of n: where 2ε < Δ_R and 2ε < Δ_R/2 in the notes
-    "1 direction": (MARGIN, lambda n: directions_bound(n, 1, 1.0, 1.0, REACH, fresh_sample=True), 5.3e3, 2.2e4),
-    "16 directions": (MARGIN, lambda n: directions_bound(n, 16, 1.0, 1.0, REACH, fresh_sample=True), 6.3e4, 2.7e5),
-    "frozen": (MARGIN, lambda n: frozen_class_bound(n, 1.0, 0.49, 16, SPREAD, fresh_sample=True), 2.8e5, 1.1e6),
-    "frozen, l=1": (0.0370, lambda n: frozen_class_bound(n, 1.0, 808, 16, SPREAD, fresh_sample=True), 2.5e12, 1e13),
-    "frozen, seen": (0.0370, lambda n: frozen_class_bound(n, 1.0, 2.8, 16, SPREAD, fresh_sample=True), 3.2e7, 1.3e8),
-    "1 direction, l=1": (
-        0.0370,
-        lambda n: directions_bound(n, 1, 1.0, 2.8, REACH / 0.49, fresh_sample=True),
-        2.5e4,
-        1.0e5,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", FLIPS)
 def test_where_the_bounds_flip_in_the_notes(name):
     """Section e: two numbers that the notes leave out, λbφ_max and bφ̄, give twelve that they state."""
-    margin, bound, population, test = ROWS[name]
+    margin, bound, population, test = FLIPS[name]
     assert samples_needed(bound, margin / 2).item() == pytest.approx(population, rel=0.06)
     found = samples_needed(bound, margin / 4)
     assert found.item() == pytest.approx(test, rel=0.06)
@@ -882,19 +867,9 @@ def test_where_the_full_class_flips_for_a_trained_network(layer, expected):
     """Section e, D = 2, d = 16, full class: trained norms, the largest margin along a ridge direction; to a factor 2
     (other draws of teacher and students).
     """
-    teacher = task.TeacherTask(compute.generator(task.TEACHER_SEED))
-    x, y = teacher.sample(4000, compute.generator(0))
-    fresh, pool = teacher.sample(5000, compute.generator(1)), teacher.sample_inputs(5000, compute.generator(2))
-    old = fit(PostNormResNet(9, 16, 2, 16, 4), x, y, 300).model
-    along = jumpboard.direction(old, layer, *fresh, w1=16, loss="prob")
-    steps = jumpboard.line_search(old, along, *fresh).t * torch.arange(0.5, 6.5, 0.5, dtype=F64)
-    boards = [jumpboard.insert_direction(old, along, t) for t in steps]
-    gains = torch.stack([teacher.risk(old, pool, "prob") - teacher.risk(board, pool, "prob") for board in boards])
-    best = gains.argmax()
-    around = network_class(boards[best], x)
-    found = samples_needed(lambda n: cover_bound(n, around), gains[best] / 2).item()
-    assert expected / 2 < found < 2 * expected
-    assert "and may cancel its input" in collapse(around)  # trained blocks have s > 1
+    found = full_class(layer, 0)
+    assert expected / 2 < found["n"] < 2 * expected
+    assert found["large"]  # trained blocks have s > 1
 
 
 @pytest.mark.parametrize("route", bounds.ROUTES)
