@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from labkit.depth.network import ConvPostNormResNet, PostNormResNet
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, require_several
 from labkit.validate import (
     as_tensors,
     refuse,
@@ -104,7 +104,7 @@ def norm_class(w_in: Tensor, w_1: Tensor, w_2: Tensor, w_out: Tensor, x: Tensor,
     """
     given = {"w_in": w_in, "w_1": w_1, "w_2": w_2, "w_out": w_out, "x": x}
     w_in, w_1, w_2, w_out, x = as_tensors(**given)
-    for (name, value), axes in zip(given.items(), (2, 3, 3, 2, 2), strict=True):
+    for name, value, axes in zip(given, (w_in, w_1, w_2, w_out, x), (2, 3, 3, 2, 2), strict=True):
         if value.dim() < axes or not value.numel():
             raise ValueError(f"{name} must have at least {axes} axes and one entry, got {tuple(value.shape)}")
     (width, in_dim), (depth, hidden), n_classes = w_in.shape[-2:], w_1.shape[-3:-1], w_out.shape[-2]
@@ -153,10 +153,15 @@ def network_class(model: PostNormResNet, x: Tensor, **more) -> NormClass:
     return norm_class(ends[0], torch.stack(w_1, 1), torch.stack(w_2, 1), ends[1], x, **given)
 
 
+def _require_class(**named: NormClass) -> None:
+    for name, net in named.items():
+        if not isinstance(net, NormClass):
+            raise TypeError(f"{name} must be a NormClass, got {type(net).__name__}")
+
+
 def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
     """The class with a tensor in every field, checked, the blocks on a last axis; then ``more``, as tensors."""
-    if not isinstance(net, NormClass):
-        raise TypeError(f"net must be a NormClass, got {type(net).__name__}")
+    _require_class(net=net)
     given = {field.name: getattr(net, field.name) for field in fields(net)}
     inserted = given.pop("inserted")
     given = {name: value for name, value in given.items() if value is not None}
@@ -635,13 +640,15 @@ def nested_bounds(
     old network frozen: 0.0023
     all weights free: 0.0133
     """
+    _require_class(old=old, new=old if new is None else new)
+    require_whole(0, layer=layer)
     if new is None:
         if old.inserted is not None:
             raise ValueError("old must have a norm after every block: hand over new for a second block without one")
         new = replace(old, depth=old.depth + 1, inserted=layer + 1)
     share, reach = as_tensors(typical=typical, move=move)
     require_range(0, math.inf, move=reach)
-    require_whole(1, **{f"directions[{i}]": k for i, k in enumerate(directions)})
+    require_several(1, directions=directions)
     refuse("typical", share, (share > 0) & (share <= 1), "must lie in (0, 1]")
     lam = top_lipschitz(old, layer, 1.0, move)
     fresh = {"fresh_sample": True, "fail_prob": fail_prob}

@@ -32,6 +32,8 @@ def gradient_covariance(g: Tensor, over: str = "channels", center: bool = True) 
     tensor([[[1., 0.],
              [0., 0.]]])
     """
+    if not isinstance(center, bool):
+        raise TypeError(f"center must be True or False, got {center!r}")
     if over not in OVER:
         raise ValueError(f"over must be one of {', '.join(OVER)}, got {over!r}")
     (g,) = as_tensors(g=g)
@@ -125,6 +127,8 @@ def measures(cov: Tensor, rtol: float | None = 1e-6) -> Measures:
     (0.0, 2.0, 3)
     """
     cov = _admit(cov)
+    if rtol is not None and not isinstance(rtol, Real):
+        raise TypeError(f"rtol must be a number or None, got {type(rtol).__name__}")
     return Measures(
         off_diagonal=off_diagonal_energy(cov),
         mean_correlation=mean_correlation(cov),

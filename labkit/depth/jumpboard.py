@@ -31,6 +31,7 @@ from labkit.depth.network import (
     classes_of,
     require_activation,
     require_generators,
+    require_pair,
     sample_losses,
     with_block,
 )
@@ -337,6 +338,7 @@ def scores(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) ->
     >>> bool((scores(model, found, x, y).mean(1) + found.gain).abs() < 1e-12)
     True
     """
+    _require_direction(direction)
     z, g = _look(model, direction.layer, x, y, direction.loss)
     return (g * _move(model, direction, z)).flatten(2).sum(2)
 
@@ -362,6 +364,7 @@ def evaluate(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) 
     >>> torch.allclose(evaluate(model, found, x, y).energy, found.energy)
     True
     """
+    _require_direction(direction)
     z, g = _look(model, direction.layer, x, y, direction.loss)
     move = _move(model, direction, z)
     s = (g * move).flatten(2).sum(2)
@@ -383,6 +386,7 @@ def gain_curve(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor
     >>> curve[0, 0].item(), bool(abs(curve[0, 1] / (0.01 * found.gain) - 1) < 0.1)
     (0.0, True)
     """
+    _require_direction(direction)
     model.require_sample(x, y)
     with torch.no_grad():
         z = model.bottom(x, direction.layer)
@@ -482,6 +486,7 @@ def insert_direction(model: PostNormResNet, direction: Direction, t: float | Ten
     >>> torch.equal(insert_direction(model, found, 0.0)(x), model(x))
     True
     """
+    _require_direction(direction)
     t = model.per_net(t=t)
     w2 = t[:, None, None] * direction.v  # (net, d, m)
     kernel = model._kernel
@@ -701,6 +706,7 @@ def margins(
     >>> list(found), bool(found["ridge"] > 0)
     (['temperature', 'old weights', 'gradient', 'ridge'], True)
     """
+    require_pair(chosen=chosen, judged=judged)
     (x, y), test = chosen, judged
     model.require_sample(x, y)
     before, w1 = mean_loss(model, *test), w1 if isinstance(w1, Tensor) else draw_features(model, w1)
@@ -834,3 +840,8 @@ def _require_moments(**named: Moments) -> None:
             raise ValueError(
                 f"{first[0]} and {name} must be of the same nets and features, got {first[1]} and {shapes}"
             )
+
+
+def _require_direction(direction: Direction) -> None:
+    if not isinstance(direction, Direction):
+        raise TypeError(f"direction must be a Direction, as direction(...) gives it, got {type(direction).__name__}")

@@ -365,7 +365,7 @@ def insert_block(
     (3, True)
     """
     model.require_layer(layer)
-    if init not in STARTS:
+    if init not in tuple(STARTS):
         raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
     if generators is None:
         generators = training.generators(range(FIRST_SEED, FIRST_SEED + model.n_nets))
@@ -520,7 +520,7 @@ def fit(
 
 def require_activation(activation: str) -> None:
     """Refuse what is no activation."""
-    if activation not in ACTIVATIONS:
+    if activation not in tuple(ACTIVATIONS):
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
@@ -544,3 +544,20 @@ def require_generators(generators: Sequence[torch.Generator], n_nets: int | None
         raise ValueError(f"generators must be {n_nets or 'at least 1'}, one a net, got {len(generators)}")
     for generator in generators:
         require_generator(generator)
+
+
+def require_pair(**named: tuple[Tensor, Tensor]) -> None:
+    """Refuse what is not a pair (x, y)."""
+    for name, sample in named.items():
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise TypeError(f"{name} must be a pair (x, y), got {type(sample).__name__}")
+
+
+def require_several(low: int, **named: Sequence[int]) -> None:
+    """Refuse what is not a sequence of whole numbers ≥ low, at least one."""
+    for name, values in named.items():
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise TypeError(f"{name} must be several whole numbers, such as (1, 16), got {values!r}")
+        if not values:
+            raise ValueError(f"{name} must hold at least one number, got none")
+        require_whole(low, **{f"{name}[{i}]": value for i, value in enumerate(values)})

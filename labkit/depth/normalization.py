@@ -44,7 +44,7 @@ def layer_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def rms(u: Tensor) -> Tensor:
-    """√(mean u²) over the last axis: (..., d) → (...). Raises ValueError for a scalar and for no entries.
+    """√(mean u²) over the last axis: (..., d) → (...). Raises ValueError for a scalar, no entries and NaN.
 
     >>> rms(torch.tensor([3.0, 4.0]))
     tensor(3.5355)
@@ -165,6 +165,7 @@ def _vectors(name: str, u: Tensor) -> Tensor:
     (u,) = as_tensors(**{name: u})
     if u.dim() < 1 or 0 in u.shape:
         raise ValueError(f"{name} must be (..., d) and not empty, got {tuple(u.shape)}")
+    require_finite(**{name: u})
     return u
 
 
@@ -173,7 +174,6 @@ def _admit(u: Tensor, eps: float, norm: str = "rms", name: str = "u") -> tuple[T
     require_norm(norm)
     require_eps(eps)
     u = _vectors(name, u)
-    require_finite(**{name: u})
     given, eps = f"when eps = {float(eps):g}", u.new_tensor(float(eps))
     largest, limit = u.detach().abs().amax(-1), torch.finfo(u.dtype).max / (2 * u.shape[-1])
     refuse(

@@ -88,6 +88,7 @@ def descend(line: Line, x: Tensor, y: Tensor, steps: int, lr: float = 0.1) -> Po
     >>> torch.equal(after(x), model(x))  # dead
     True
     """
+    _require_line(line)
     return fit(line.model, x, y, steps, batch=None, only=list(line.tangent), optimizer=SGD(lr)).model
 
 
@@ -99,6 +100,7 @@ def slope_along(line: Line, x: Tensor, y: Tensor) -> Tensor:
     >>> bool((slope_along(line, x, y) + line.gain).abs() < 1e-12)
     True
     """
+    _require_line(line)
     grads = _gradients(line.model, line.layer, x, y, line.loss)
     return sum((grads[name] * tangent).flatten(1).sum(1) for name, tangent in line.tangent.items())
 
@@ -110,6 +112,7 @@ def gain_along(line: Line, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     >>> gain_along(steepest(model, 1, x, y, 4, "zero_both"), x, y, torch.tensor([0.5, 1.0], dtype=torch.float64))
     tensor([[0., 0.]], dtype=torch.float64)
     """
+    _require_line(line)
     (t,) = as_tensors(t=t)
     if t.dim() not in (1, 2) or t.shape[:-1] not in ((), (line.model.n_nets,)) or 0 in t.shape:
         raise ValueError(f"t must be (step,) or ({line.model.n_nets}, step), got {tuple(t.shape)}")
@@ -214,3 +217,8 @@ def _gradients(new: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str)
     with torch.enable_grad():
         total = sample_losses(new.top(z, layer, new.params | own), y, loss).mean(1).sum()
         return dict(zip(names, torch.autograd.grad(total, list(own.values())), strict=True))
+
+
+def _require_line(line: Line) -> None:
+    if not isinstance(line, Line):
+        raise TypeError(f"line must be a Line, as steepest(...) gives it, got {type(line).__name__}")

@@ -15,6 +15,7 @@ from labkit import compute, training
 from labkit.depth.jumpboard import (
     RIDGE,
     activation_gradient,
+    direction_from,
     draw_features,
     fall_back,
     features,
@@ -22,9 +23,17 @@ from labkit.depth.jumpboard import (
     mean_loss,
     moments,
 )
-from labkit.depth.network import FIRST_SEED, PostNormResNet, block_names, fit, insert_block
+from labkit.depth.network import (
+    FIRST_SEED,
+    PostNormResNet,
+    block_names,
+    fit,
+    insert_block,
+    require_pair,
+    require_several,
+)
 from labkit.depth.task import TeacherTask
-from labkit.validate import as_tensors, refuse, require_finite, require_range, require_whole
+from labkit.validate import as_tensors, refuse, require_finite, require_whole
 
 WAYS = ("jumpboard", "fresh", "continue", "insert", "block")
 WEIGHTS, SAMPLE, FRESH, ORDER, FURTHER = range(5)  # what a seed is used for
@@ -197,21 +206,16 @@ def block_scores(
     >>> block_scores(model, 1, sample, sample, blocks=(2, 4)).shape
     torch.Size([1, 2, 3])
     """
-    require_whole(1, **{f"blocks[{i}]": m for i, m in enumerate(blocks)})
-    if not blocks:
-        raise ValueError("blocks must hold at least one width, got none")
-    (penalty,) = as_tensors(ridge=ridge)
-    require_range(0, torch.inf, ridge=penalty)
+    require_several(1, blocks=blocks)
+    require_pair(chosen=chosen, judged=judged)
     known_g, g = (activation_gradient(model, layer, *sample) for sample in (chosen, judged))
     w1 = draw_features(model, max(blocks))
     first, phi = (features(model, model.bottom(x, layer), w1) for x, _ in (chosen, judged))
     known = moments(known_g, first)
     found = []
     for m in blocks:
-        second = known.second[:, :m, :m]
-        lam = ridge * second.diagonal(dim1=1, dim2=2).mean(1)[:, None]
-        v = -torch.linalg.solve(second + torch.diag_embed(lam.expand(-1, m)), known.cross[..., :m].mT)  # (net, m, d)
-        found.append((torch.einsum("i...m,imd->i...d", phi[..., :m], v) * g).flatten(2).sum(2))
+        v = direction_from(known, layer, w1[:, :m], ridge=ridge).v  # (net, d, m)
+        found.append((torch.einsum("i...m,idm->i...d", phi[..., :m], v) * g).flatten(2).sum(2))
     return torch.stack(found, 1)
 
 

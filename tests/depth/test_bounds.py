@@ -1115,6 +1115,14 @@ REFUSED = {
     "eps_train must be >= 0, got -0.1": lambda: route_a(0.5, 0.1, 0.0, -0.1),
     "test_margin must be finite, got nan": lambda: route_b(0.5, math.nan, 0.0, 0.1, 0.1),
     "target must be positive and finite, got 0.0": lambda: samples_needed(lambda n: 1 / n, 0.0),
+    "old must be a NormClass, got float": lambda: bounds.nested_bounds(1.0, 1, 1.0),
+    "new must be a NormClass, got float": lambda: bounds.nested_bounds(CLASS, 1, 1.0, new=1.0),
+    "layer must be a whole number, got '1'": lambda: bounds.nested_bounds(CLASS, "1", 1.0),
+    "directions must be several whole numbers, .*, got 3": lambda: bounds.nested_bounds(CLASS, 1, 1.0, directions=3),
+    "directions must hold at least one": lambda: bounds.nested_bounds(CLASS, 1, 1.0, directions=()),
+    r"x must have at least 2 axes and one entry, got \(\)": lambda: norm_class(
+        torch.eye(3), torch.eye(3)[None], torch.eye(3)[None], torch.eye(3), 1.0
+    ),
     "target must not be empty": lambda: samples_needed(lambda n: 1 / n, torch.ones(0)),
     r"bound\(n\).* = nan must be a number|bound\(n\) must be a number, got nan": lambda: samples_needed(
         lambda n: (n - 10).sqrt(), 0.1

@@ -153,6 +153,8 @@ REFUSING = {
     "require_loss",
     "require_dtype",
     "require_generators",
+    "require_pair",
+    "require_several",
     "streams",
     "classes_of",
 }  # no tensors in their results

@@ -255,6 +255,7 @@ REFUSED = {
     r"largest \|entry\| of u\[1\] = 0 must be > 0 when eps = 0": lambda: rms_norm(torch.tensor([[1.0], [0.0]]), 0.0),
     r"largest \|entry\| of u must be <= .*got 3e\+38": lambda: rms_norm(torch.full((2,), 3e38)),
     r"u must be \(\.\.\., d\) and not empty, got \(0,\)": lambda: rms(torch.ones(0)),
+    "u.0. = nan must be finite": lambda: rms(torch.tensor([math.nan])),
     r"spread of u must be > 0, beyond rounding, when eps = 0.*got 0": lambda: layer_norm(torch.ones(3), 0.0),
     r"norm must be one of rms, layer, got 'batch'": lambda: jacobian(randn(3), norm="batch"),
     r"min_rms must lie in \[0, inf\), got -1": lambda: lipschitz_bound(1e-5, -1.0),

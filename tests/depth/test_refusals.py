@@ -362,6 +362,15 @@ def test_layers_have_the_shape_of_the_net(kind):
         jumpboard.features(model, z, w1.float())
 
 
+def test_features_that_are_all_zero_give_no_direction_and_no_error():
+    """Their moments vanish; only ridge = 0 is refused."""
+    model, x = MODELS["vectors"], SAMPLES["vectors"]
+    dead = replace(model, params=model.params | {"in": 0 * model.params["in"]})
+    assert (study.block_scores(dead, 0, (x, Y), (x, Y), (2,)) == 0).all()
+    with pytest.raises(ValueError, match="it is not invertible, raise ridge or take fewer features"):
+        study.block_scores(dead, 0, (x, Y), (x, Y), (2,), ridge=0.0)
+
+
 def test_studies_say_what_does_not_fit():
     task, seeds = TeacherTask(compute.generator(0)), range(2)
     old = study.students(task, 20, 2, seeds, width=4)
@@ -371,7 +380,13 @@ def test_studies_say_what_does_not_fit():
         (lambda: study.students(task, 20, 2, []), "generators must be at least 1, one a net, got 0"),
         (lambda: study.students(task, 20, 2, [0.5]), r"seeds\[0\] must be a whole number, got 0.5"),
         (lambda: study.insertion(task, old, range(3)), "seeds must be those of old, 2, one a net, got 3"),
-        (lambda: study.block_scores(model, 1, (x, Y), (x, Y), ()), "blocks must hold at least one width, got none"),
+        (lambda: study.block_scores(model, 1, (x, Y), (x, Y), ()), "blocks must hold at least one number, got none"),
+        (lambda: study.block_scores(model, 1, (x, Y), (x, Y), 2), "blocks must be several whole numbers, .*, got 2"),
+        (lambda: study.block_scores(model, 1, x, (x, Y), (2,)), r"chosen must be a pair \(x, y\), got Tensor"),
+        (lambda: jumpboard.margins(model, 1, (x, Y), (x,)), r"judged must be a pair \(x, y\), got tuple"),
+        (lambda: jumpboard.slope(model, line, x, Y), "direction must be a Direction, .* got Line"),
+        (lambda: starts.slope_along(model, x, Y), "line must be a Line, .* got PostNormResNet"),
+        (lambda: network.require_activation(["relu"]), "activation must be one of relu, .*got .'relu'."),
         (lambda: study.block_scores(model, 1, (x, Y), (x, Y), (2,), -1.0), r"ridge must lie in \[0, inf\), got -1"),
         (lambda: study.mean_scores(torch.ones(3, 0), 1), r"scores must be \(\.\.\., sample\) and not empty"),
         (lambda: study.mean_scores(torch.tensor([1.0, math.nan]), 1), r"scores\[1\] = nan must be finite"),
