@@ -6,6 +6,7 @@ A refusal is a sentence with the argument, the value and the allowed range: ``la
 
 from functools import reduce
 from numbers import Real
+from operator import index
 
 import torch
 from torch import Tensor
@@ -58,8 +59,12 @@ def require_whole(low: int, **named: int) -> None:
     ValueError: dim must be >= 1, got 0
     """
     for name, value in named.items():
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
-            raise TypeError(f"{name} must be a whole number, got {value!r}")
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            index(value)  # a tensor of several numbers has the method, and no index
+        except TypeError:
+            raise TypeError(f"{name} must be a whole number, got {value!r}") from None
         if value < low:
             raise ValueError(f"{name} must be >= {low}, got {value}")
 
@@ -96,6 +101,18 @@ def require_finite(**named: Tensor) -> None:
         refuse(name, value, value.isfinite(), "must be finite")
 
 
+def require_some(**named: Tensor) -> None:
+    """Refuse tensors without an element.
+
+    >>> require_some(scores=torch.ones(3, 0))
+    Traceback (most recent call last):
+    ValueError: scores must not be empty, got shape (3, 0)
+    """
+    for name, value in named.items():
+        if not value.numel():
+            raise ValueError(f"{name} must not be empty, got shape {tuple(value.shape)}")
+
+
 def require_broadcast(**named: Tensor) -> torch.Size:
     """The common shape of the arguments; shapes that do not broadcast are refused by name."""
     try:
@@ -114,9 +131,9 @@ def refuse(name: str, value: Tensor, allowed: Tensor, rule: str) -> None:
     """
     if bool(allowed.all()):
         return
-    index = (~allowed).nonzero()[0].tolist()
-    bad = value[tuple(index)]
+    place = (~allowed).nonzero()[0].tolist()
+    bad = value[tuple(place)]
     shown = repr(bad.item()) if bad.dtype == torch.float64 else f"{bad.item():.8g}"  # float32: 1.3, not 1.29999995
-    if index:
-        raise ValueError(f"{name}{index} = {shown} {rule}")
+    if place:
+        raise ValueError(f"{name}{place} = {shown} {rule}")
     raise ValueError(f"{name} {rule}, got {shown}")

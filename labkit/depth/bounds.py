@@ -29,13 +29,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, softplus
 
-from labkit.depth.network import ConvPostNormResNet, PostNormResNet
-from labkit.validate import as_tensors, refuse, require_broadcast, require_finite, require_positive, require_range
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, require_several
+from labkit.validate import (
+    as_tensors,
+    refuse,
+    require_broadcast,
+    require_finite,
+    require_positive,
+    require_range,
+    require_some,
+    require_whole,
+)
 
 PROBABILITY_LIPSCHITZ = math.sqrt(2) / 4  # of 1 − p_y in the logits: p_y(1 − p_y)√2 at p_y = 1/2
 CROSS_ENTROPY_LIPSCHITZ = math.sqrt(2)
 LIPSCHITZ_ONE = ("relu", "tanh", "linear")  # and 0 at 0
 RESOLUTIONS = torch.logspace(-8, 0, 161, dtype=torch.float64, device="cpu")  # η, of the nets of D1
+COARSE = 16  # of them, every so many are tried first
 PER_BLOCK = {"hidden", "s_1", "s_2", "row_1", "row_2", "measured_rms"}  # a tensor has the blocks on its last axis
 POSITIVE = {"input_norm", "loss_lipschitz", "loss_range"}
 SIZES = {"depth": 1, "width": 1, "hidden": 1, "in_dim": 1, "n_classes": 2}  # whole numbers, from these on
@@ -94,7 +104,7 @@ def norm_class(w_in: Tensor, w_1: Tensor, w_2: Tensor, w_out: Tensor, x: Tensor,
     """
     given = {"w_in": w_in, "w_1": w_1, "w_2": w_2, "w_out": w_out, "x": x}
     w_in, w_1, w_2, w_out, x = as_tensors(**given)
-    for (name, value), axes in zip(given.items(), (2, 3, 3, 2, 2), strict=True):
+    for name, value, axes in zip(given, (w_in, w_1, w_2, w_out, x), (2, 3, 3, 2, 2), strict=True):
         if value.dim() < axes or not value.numel():
             raise ValueError(f"{name} must have at least {axes} axes and one entry, got {tuple(value.shape)}")
     (width, in_dim), (depth, hidden), n_classes = w_in.shape[-2:], w_1.shape[-3:-1], w_out.shape[-2]
@@ -143,18 +153,24 @@ def network_class(model: PostNormResNet, x: Tensor, **more) -> NormClass:
     return norm_class(ends[0], torch.stack(w_1, 1), torch.stack(w_2, 1), ends[1], x, **given)
 
 
+def _require_class(**named: NormClass) -> None:
+    for name, net in named.items():
+        if not isinstance(net, NormClass):
+            raise TypeError(f"{name} must be a NormClass, got {type(net).__name__}")
+
+
 def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
     """The class with a tensor in every field, checked, the blocks on a last axis; then ``more``, as tensors."""
-    if not isinstance(net, NormClass):
-        raise TypeError(f"net must be a NormClass, got {type(net).__name__}")
+    _require_class(net=net)
     given = {field.name: getattr(net, field.name) for field in fields(net)}
     inserted = given.pop("inserted")
     given = {name: value for name, value in given.items() if value is not None}
     tensors = as_tensors(**given, **more)
-    c, more = dict(zip(given, tensors, strict=False)), tensors[len(given) :]
+    c, more = dict(zip(given, tensors, strict=False)), dict(zip(more, tensors[len(given) :], strict=True))
     least = {name: SIZES.get(name, 0) for name in c} | dict.fromkeys(
         POSITIVE & c.keys(), torch.finfo(tensors[0].dtype).tiny
     )
+    require_some(**c)
     flat = torch.cat([value.flatten() - least[name] for name, value in c.items()])
     sizes = torch.cat([value.flatten() for name, value in c.items() if name in SIZES])
     if not bool(
@@ -178,7 +194,7 @@ def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
             )
     if inserted is not None and (fewest < blocks or not isinstance(inserted, int) or not 1 <= inserted <= blocks):
         raise ValueError(f"inserted must be None or, at one depth, a block in [1, {fewest}], got {inserted!r}")
-    require_broadcast(**{name: value[..., 0] if name in PER_BLOCK else value for name, value in c.items()})
+    require_broadcast(**{name: value[..., 0] if name in PER_BLOCK else value for name, value in c.items()}, **more)
     c.setdefault("hidden", c["width"][..., None])
     c.setdefault("measured_rms", torch.zeros_like(c["hidden"]))
     rows, wide = {"in": c["width"], "1": c["hidden"], "out": c["n_classes"]}, c["width"][..., None]
@@ -187,7 +203,7 @@ def _admit(net: NormClass, **more: float | Tensor) -> tuple[NormClass, ...]:
     for name in rows:  # Σ of row norms ≤ √rows ‖W‖_F ≤ √(rows · min(rows, columns)) ‖W‖
         most = (rows[name] * torch.minimum(rows[name], columns[name])).sqrt() * c[f"s_{name}"]
         c.setdefault(f"row_{name}", most)
-    return NormClass(**c, inserted=inserted), *more
+    return NormClass(**c, inserted=inserted), *more.values()
 
 
 # ---- the chain
@@ -225,26 +241,55 @@ def lip_chain(net: NormClass) -> LipChain:
 def _chain(c: NormClass, rms: Tensor | None = None, layer: int = 0) -> LipChain:
     """The chain of all blocks, or of those above z_layer, given a lower bound of its rms."""
     blocks, root = int(c.depth.amax()), c.eps.sqrt()
-    divisor = root.clamp_min(torch.finfo(root.dtype).tiny)  # makes 0/0 a 0: of a vector without length nothing is known
     size, seen = (value.expand(*value.shape[:-1], blocks)[..., layer:] for value in (c.s_1 * c.s_2, c.measured_rms))
-    first = torch.hypot(c.input_rms, root)
-    low, rms = [], [c.input_rms / torch.hypot(c.input_rms, divisor) if rms is None else rms]
-    for block, (keep, least) in enumerate(
-        zip((1 - size).clamp_min(0).unbind(-1), seen.unbind(-1), strict=True), layer + 1
-    ):
-        low.append(torch.maximum(keep * rms[-1], least))
-        rms.append(low[-1] if block == c.inserted else low[-1] / torch.hypot(low[-1], divisor))
-    shape = torch.broadcast_shapes(c.depth.shape, c.width.shape, first.shape, rms[-1].shape)
-    rms, low = (torch.stack([v.expand(shape) for v in part], -1) for part in (rms, [first, *low]))
-    scale = torch.cat([low[..., :1], torch.hypot(low[..., 1:], root[..., None])], -1)
-    norm = c.width.sqrt()[..., None].expand(scale.shape)
-    if c.inserted and c.inserted > layer:
-        bare = torch.arange(layer, blocks + 1, device=norm.device) == c.inserted
-        scale = torch.where(bare, 1, scale)
-        norm = torch.where(bare, norm * (1 + size[..., c.inserted - layer - 1, None]), norm)
+    keep, first = (1 - size).clamp_min(0), torch.hypot(c.input_rms, root)
+    if rms is None:
+        rms = c.input_rms / torch.hypot(c.input_rms, root.clamp_min(torch.finfo(root.dtype).tiny))  # 0/0: 0
+    bare = torch.arange(layer + 1, blocks + 1, device=root.device) == (c.inserted or 0)
+    rms = _rms_of_layers(rms, keep, seen, c.eps[..., None], bare)
+    low = torch.maximum(keep * rms[..., :-1], seen)
+    shape = torch.broadcast_shapes(c.depth.shape, c.width.shape, first.shape, rms.shape[:-1])
+    rms, low, first = rms.expand(*shape, -1), low.expand(*shape, -1), first.expand(shape)[..., None]
+    scale = torch.cat([first, torch.where(bare, 1, torch.hypot(low, root[..., None]))], -1)
+    norm = c.width.sqrt()[..., None] * torch.cat(
+        [torch.ones_like(first), torch.where(bare, 1 + size, 1).expand_as(low)], -1
+    )
     gain = torch.where(_there(c)[..., layer:], size.log1p() - scale[..., 1:].log(), 0)
-    tail = torch.cat([gain, torch.zeros_like(scale[..., :1])], -1)
+    tail = torch.cat([gain, torch.zeros_like(first)], -1)
     return LipChain(scale, rms, norm, size.expand(gain.shape), gain, tail.flip(-1).cumsum(-1).flip(-1))
+
+
+def _rms_of_layers(first: Tensor, keep: Tensor, seen: Tensor, eps: Tensor, bare: Tensor) -> Tensor:
+    """r_0, r_1, … (..., block + 1) from r_0 = ``first`` (...), without a loop over blocks.
+
+    In y_l = 1/r_l² a block is y ↦ min(ay + b, c): a = ε/(1 − s_l)², b = 1, c = 1 + ε/seen², all times 1/ε and without
+    the 1 in a bare block. Two such maps, one after the other, are again one, so that log₂ of the blocks rounds do.
+    """
+    a, c = (_over_square(torch.where(bare, 1, eps), v) for v in (keep, seen))
+    b = torch.where(bare, 0, 1).to(a)
+    a, b, c = torch.broadcast_tensors(a, b, c + b)
+    blocks, step = a.shape[-1], 1
+    while step < blocks:
+        a_1, b_1, c_1 = (v[..., step:] for v in (a, b, c))
+        a_0, b_0, c_0 = (v[..., :-step] for v in (a, b, c))
+        both = _times(a_1, a_0), _times(a_1, b_0) + b_1, torch.minimum(_times(a_1, c_0) + b_1, c_1)
+        a, b, c = (torch.cat([v[..., :step], new], -1) for v, new in zip((a, b, c), both, strict=True))
+        step *= 2
+    y = _over_square(1, first)[..., None]
+    later = torch.minimum(_times(a, y) + b, c)
+    shape = torch.broadcast_shapes(first.shape, later.shape[:-1])
+    return torch.cat([first.expand(shape)[..., None], later.rsqrt().expand(*shape, -1)], -1)
+
+
+def _over_square(weight: float | Tensor, v: Tensor) -> Tensor:
+    """weight/v², ∞ for v = 0 without a gradient."""
+    return torch.where(v > 0, weight / torch.where(v > 0, v, 1).square(), math.inf)
+
+
+def _times(a: Tensor, y: Tensor) -> Tensor:
+    """a·y, where 0·∞ is ∞: a vector of rms 0 has none behind any block, and what was never seen caps nothing."""
+    endless = (a == math.inf) | (y == math.inf)
+    return torch.where(endless, math.inf, torch.where(endless, 0, a) * torch.where(endless, 0, y))
 
 
 def _there(c: NormClass) -> Tensor:
@@ -312,9 +357,10 @@ def _log_sensitivities(c: NormClass) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return w_in, w_1, w_2, loss + chain.norm[..., -1].log()
 
 
-def _per_matrix(w_in: Tensor, w_1: Tensor, w_2: Tensor, w_out: Tensor, blocks: int) -> Tensor:
-    """(..., 2 blocks + 2): the values of all matrices along one axis."""
-    parts = [w_in[..., None], *(w.expand(*w.shape[:-1], blocks) for w in (w_1, w_2)), w_out[..., None]]
+def _join(w_in: Tensor, *parts: Tensor | int) -> Tensor:
+    """w_in (...), some w (..., block), w_out (...), and the number of blocks: all along one last axis."""
+    *inner, w_out, blocks = parts
+    parts = [w_in[..., None], *(w.expand(*w.shape[:-1], blocks) for w in inner), w_out[..., None]]
     shape = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
     return torch.cat([part.expand(*shape, -1) for part in parts], -1)
 
@@ -354,7 +400,8 @@ def cross_entropy_range(width: float | Tensor, n_classes: float | Tensor, s_out:
     require_positive(width=width)
     require_range(2, math.inf, n_classes=n_classes)
     require_range(0, math.inf, s_out=s_out)
-    return softplus((n_classes - 1).log() + (2 * width).sqrt() * s_out, threshold=40)
+    require_broadcast(width=width, n_classes=n_classes, s_out=s_out)
+    return softplus((n_classes - 1).log() + math.sqrt(2) * width.sqrt() * s_out, threshold=40)
 
 
 # ---- D1 and D2: the whole class
@@ -374,20 +421,34 @@ def cover_bound(n: float | Tensor, net: NormClass, fail_prob: float | Tensor = 0
     """
     c, n, fail_prob = _admit(net, n=n, fail_prob=fail_prob)
     _admit_sample(n, fail_prob)
-    blocks, wide = int(c.depth.amax()), c.width[..., None]
-    inner = wide * c.hidden
-    entries = _per_matrix(c.width * c.in_dim, inner, inner, c.width * c.n_classes, blocks)
-    change = _per_matrix(*_log_sensitivities(c), blocks) + _per_matrix(c.s_in, c.s_1, c.s_2, c.s_out, blocks).log()
+    blocks = int(c.depth.amax())
+    w_in, w_1, _, w_out = _log_sensitivities(c)
+    # s_1 C_1 = s_2 C_2: both matrices of a block are one term, of twice the entries
+    entries = _join(c.width * c.in_dim, 2 * c.width[..., None] * c.hidden, c.width * c.n_classes, blocks)
+    change = _join(w_in, w_1, w_out, blocks) + _join(c.s_in, c.s_1, c.s_out, blocks).log()
     reach = torch.where(change.isnan(), -math.inf, change) + (4 * c.depth + 4).log()[..., None]  # J = 2 depth + 2
     return _cover(reach, entries, n, fail_prob, c.loss_range)
 
 
 def _cover(reach: Tensor, entries: Tensor, n: Tensor, fail_prob: Tensor, loss_range: Tensor) -> Tensor:
-    """min_η of D1 from ln(2J s_j C_j) and q_j, both (..., matrix)."""
+    """min_η of D1 from ln(2J s_j C_j) and q_j, both (..., matrix).
+
+    With S = ln N + ln(2/δ) the slope in ln η is 2η − √(B²/8n) |S'|/√S, and |S'| ≤ S, as u/(1 + u) ≤ ln(1 + u): divided
+    by η it only rises, so that nothing lies lower than the neighborhood of the best of a few η.
+    """
     eta = RESOLUTIONS.to(reach)
-    log_size = (entries[..., None] * softplus(reach[..., None] - eta.log(), threshold=40)).sum(-2)
-    spread = (log_size + (2 / fail_prob).log()[..., None]) / (2 * n[..., None])
-    return (2 * eta + loss_range[..., None] * spread.sqrt()).amin(-1)
+
+    def at(some: Tensor) -> Tensor:
+        log_size = (entries[..., None] * softplus(reach[..., None] - some.log(), threshold=40)).sum(-2)
+        spread = (log_size + (2 / fail_prob).log()[..., None]) / (2 * n[..., None])
+        return 2 * some + loss_range[..., None] * spread.sqrt()
+
+    with torch.no_grad():
+        best = at(eta[::COARSE]).argmin(-1)
+    if not best.numel():
+        return at(eta).amin(-1)
+    low, high = (int(end) * COARSE for end in torch.aminmax(best))
+    return at(eta[max(0, low - COARSE) : high + COARSE + 1]).amin(-1)
 
 
 def rademacher_bound(n: float | Tensor, net: NormClass, fail_prob: float | Tensor = 0.05) -> Tensor:
@@ -407,12 +468,12 @@ def rademacher_bound(n: float | Tensor, net: NormClass, fail_prob: float | Tenso
     c, n, fail_prob = _admit(net, n=n, fail_prob=fail_prob)
     _admit_sample(n, fail_prob)
     blocks = int(c.depth.amax())
-    change = _per_matrix(*_log_sensitivities(c), blocks)
-    power = change + _per_matrix(c.row_in, c.row_1, c.row_2, c.row_out, blocks).log()
+    change = _join(*_log_sensitivities(c), blocks)
+    power = change + _join(c.row_in, c.row_1, c.row_2, c.row_out, blocks).log()
     power = torch.where(power.isnan(), -math.inf, power) * (2 / 3)
     largest = torch.maximum(torch.maximum(c.width, c.in_dim), c.n_classes)
     largest = torch.maximum(largest, c.hidden.amax(-1))
-    scale = (8 * (2 * largest**2).log()).sqrt() * (1.5 * power.logsumexp(-1)).exp()  # √𝒦
+    scale = (8 * (math.log(2) + 2 * largest.log())).sqrt() * (1.5 * power.logsumexp(-1)).exp()  # √𝒦
     x = scale / n.sqrt()
     complexity = torch.where(x > 0, 12 * x * (1 + (c.loss_range / (3 * x)).log()), 0)
     complexity = torch.where(x < c.loss_range / 3, complexity.minimum(c.loss_range), c.loss_range)
@@ -466,14 +527,17 @@ def frozen_class_bound(
     >>> frozen_class_bound(1e6, radius=1.0, lipschitz=0.5, width=16, feature_rms=3.0, fresh_sample=True)
     tensor(0.0183, dtype=torch.float64)
     """
-    n, b, lam, width, spread, fail_prob, loss_range = as_tensors(
-        n=n, radius=radius, lipschitz=lipschitz, width=width, feature_rms=feature_rms, fail_prob=fail_prob,
-        loss_range=loss_range
+    n, b, lam, width, spread, largest, fail_prob, loss_range = as_tensors(
+        n=n, radius=radius, lipschitz=lipschitz, width=width, feature_rms=feature_rms,
+        feature_max=feature_rms if feature_max is None else feature_max, fail_prob=fail_prob, loss_range=loss_range
     )  # fmt: skip
-    _admit_frozen(fresh_sample, n, fail_prob, loss_range, radius=b, lipschitz=lam, feature_rms=spread)
+    named = {"radius": b, "lipschitz": lam, "feature_rms": spread, "width": width, "feature_max": largest}
+    _admit_frozen(fresh_sample, n, fail_prob, loss_range, **named)
     require_positive(width=width)
     if feature_max is not None:
-        loss_range = _paired_range(b * lam, feature_max, spread)
+        most, least = torch.broadcast_tensors(largest, spread)
+        refuse("feature_max", most, most >= least, "must be >= feature_rms")
+        loss_range = 2 * b * lam * largest
     return 2 * math.sqrt(2) * lam * b * (width / n).sqrt() * spread + _deviation(n, fail_prob, loss_range)
 
 
@@ -501,7 +565,7 @@ def path_norm_bound(
     n, path_norm, lam, width, fail_prob, loss_range = as_tensors(
         n=n, path_norm=path_norm, lipschitz=lipschitz, width=width, fail_prob=fail_prob, loss_range=loss_range
     )
-    _admit_frozen(fresh_sample, n, fail_prob, loss_range, path_norm=path_norm, lipschitz=lam)
+    _admit_frozen(fresh_sample, n, fail_prob, loss_range, path_norm=path_norm, lipschitz=lam, width=width)
     require_range(1, math.inf, width=width)
     reach = lam * path_norm * width.sqrt()
     if paired:
@@ -536,8 +600,8 @@ def directions_bound(
         n=n, directions=directions, radius=radius, lipschitz=lipschitz, feature_max=feature_max, fail_prob=fail_prob,
         loss_range=loss_range
     )  # fmt: skip
-    _admit_frozen(fresh_sample, n, fail_prob, loss_range, radius=b, lipschitz=lam, feature_max=largest)
     refuse("directions", k, (k >= 1) & (k == k.round()) & k.isfinite(), "must be a whole number >= 1")
+    _admit_frozen(fresh_sample, n, fail_prob, loss_range, directions=k, radius=b, lipschitz=lam, feature_max=largest)
     reach = b * lam * largest
     if paired:
         loss_range = 2 * reach
@@ -580,17 +644,21 @@ def nested_bounds(
     old network frozen: 0.0016
     all weights free: 0.0133
     """
+    _require_class(old=old, new=old if new is None else new)
+    require_whole(0, layer=layer)
     if new is None:
         if old.inserted is not None:
             raise ValueError("old must have a norm after every block: hand over new for a second block without one")
         new = replace(old, depth=old.depth + 1, inserted=layer + 1)
+    require_several(1, directions=directions)
     top_lipschitz(old, layer)  # a layer that is there
     (c,) = _admit(new)
     size, hidden = (v.expand(*v.shape[:-1], int(c.depth.amax()))[..., layer] for v in (c.s_1 * c.s_2, c.hidden))
-    move = size * c.width.sqrt() if move is None else move
-    given = {"move": move, "typical": typical, "width": c.width, "hidden": hidden, "fail_prob": fail_prob}
-    lam, move, share, width, hidden, fail_prob = as_tensors(lam=top_lipschitz(old, layer, 1.0, move), **given)
+    given = {"typical": typical, "width": c.width, "hidden": hidden, "fail_prob": fail_prob}
+    move, share, width, hidden, fail_prob = as_tensors(move=size * c.width.sqrt() if move is None else move, **given)
+    require_range(0, math.inf, move=move)
     refuse("typical", share, (share > 0) & (share <= 1), "must lie in (0, 1]")
+    lam = top_lipschitz(old, layer, 1.0, move)
     lam, move, share, width, hidden, each = (v[..., None] for v in (lam, move, share, width, hidden, fail_prob))
     free = torch.cat([(width * hidden).new_tensor(directions).expand(*hidden.shape[:-1], -1), width * hidden], -1)
     fresh = {"fresh_sample": True, "fail_prob": each}
@@ -621,13 +689,6 @@ def _admit_frozen(fresh_sample: bool, n: Tensor, fail_prob: Tensor, loss_range: 
     require_positive(loss_range=loss_range)
     require_range(0, math.inf, **named)
     require_broadcast(n=n, fail_prob=fail_prob, loss_range=loss_range, **named)
-
-
-def _paired_range(reach: Tensor, feature_max: float | Tensor, feature_rms: Tensor) -> Tensor:
-    reach, largest, feature_rms = as_tensors(reach=reach, feature_max=feature_max, feature_rms=feature_rms)
-    require_finite(feature_max=largest)
-    refuse("feature_max", largest, (largest >= feature_rms).all(), "must be >= feature_rms")
-    return 2 * reach * largest
 
 
 # ---- the two routes
@@ -678,7 +739,8 @@ def route_a_failure(margin: float | Tensor, test_size: float | Tensor, loss_rang
     margin, size, loss_range = as_tensors(margin=margin, test_size=test_size, loss_range=loss_range)
     require_range(0, math.inf, margin=margin)
     require_positive(test_size=size, loss_range=loss_range)
-    return (-size * margin**2 / (8 * loss_range**2)).exp()
+    require_broadcast(margin=margin, test_size=size, loss_range=loss_range)
+    return (-size * (margin / loss_range) ** 2 / 8).exp()
 
 
 def route_a_free(
@@ -697,8 +759,15 @@ def route_a_free(
     >>> route_a_free(0.5, margin=0.07, erm_gain=0.0, eps_train=0.01, test_size=1e6, fail_prob=0.05)
     tensor(0.4524, dtype=torch.float64)
     """
+    _admit_shapes(
+        test_old=test_old, margin=margin, erm_gain=erm_gain, eps_train=eps_train, test_size=test_size,
+        fail_prob=fail_prob, loss_range=loss_range
+    )  # fmt: skip
     deviation = hoeffding_deviation(test_size, fail_prob, loss_range)
-    return population_bound(test_old, margin, erm_gain, eps_train) + deviation
+    old, margin, erm_gain, eps_train = _admit_route(
+        test_old=test_old, margin=margin, erm_gain=erm_gain, eps_train=eps_train
+    )
+    return old - margin - erm_gain + 2 * eps_train + deviation
 
 
 def route_b(
@@ -739,6 +808,10 @@ def route_b_prime(
     >>> route_b_prime(0.5, test_margin=0.07, erm_gain=0.0, eps_train=0.01, test_size=1e6, fail_prob=0.05)
     tensor(0.4524, dtype=torch.float64)
     """
+    _admit_shapes(
+        test_old=test_old, test_margin=test_margin, erm_gain=erm_gain, eps_train=eps_train, test_size=test_size,
+        fail_prob=fail_prob, loss_range=loss_range
+    )  # fmt: skip
     deviation = hoeffding_deviation(test_size, fail_prob, loss_range)
     return route_b(test_old, test_margin, erm_gain, eps_train, deviation / 2)
 
@@ -754,6 +827,7 @@ def hoeffding_deviation(
     size, fail_prob, loss_range = as_tensors(test_size=test_size, fail_prob=fail_prob, loss_range=loss_range)
     require_positive(test_size=size, loss_range=loss_range)
     require_probability(fail_prob=fail_prob)
+    require_broadcast(test_size=size, fail_prob=fail_prob, loss_range=loss_range)
     return loss_range * (-2 * fail_prob.log() / size).sqrt()
 
 
@@ -767,7 +841,8 @@ def hoeffding_test_size(margin: float | Tensor, delta: float | Tensor, loss_rang
     require_range(0, math.inf, margin=margin)
     require_positive(loss_range=loss_range)
     require_probability(delta=delta)
-    return (-8 * loss_range**2 * delta.log() / margin**2).ceil()
+    require_broadcast(margin=margin, delta=delta, loss_range=loss_range)
+    return (-8 * delta.log() * (loss_range / margin) ** 2).ceil()
 
 
 def samples_needed(
@@ -775,25 +850,39 @@ def samples_needed(
 ) -> Tensor:
     """The n from which bound(n) ≤ target, to 1e-4; inf beyond ``high``. Shape of the bound with the target.
 
-    ``bound`` takes n (points, 1, …) with as many axes as it needs to broadcast, and must not increase with n.
+    ``bound`` takes n (points, 1, …) with as many axes as it needs to broadcast, and must not increase with n. Raises
+    ValueError for a target that is not > 0 or empty, for a bound that is NaN somewhere, and unless 0 < low < high.
 
     >>> samples_needed(lambda n: 3 / n.sqrt(), torch.tensor([0.3, 0.03]).double())
     tensor([  100., 10000.], dtype=torch.float64)
     """
     (target,) = as_tensors(target=target)
     require_positive(target=target)
-    if not 0 < low < high < math.inf:
-        raise ValueError(f"low and high must satisfy 0 < low < high < inf, got {low} and {high}")
-    shape = torch.broadcast_shapes(bound(target.new_tensor(low)).shape, target.shape)
+    require_some(target=target)
+    ends = as_tensors(low=low, high=high)
+    if any(end.dim() for end in ends) or not 0 < low < high < math.inf:
+        raise ValueError(f"low and high must be numbers with 0 < low < high < inf, got {low} and {high}")
+    shape = require_broadcast(**{"bound(n)": _asked(bound, target.new_tensor(low)), "target": target})
     start, stop = target.new_tensor(low).log().expand(shape), target.new_tensor(high).log().expand(shape)
     part = torch.linspace(0, 1, 101, dtype=target.dtype, device=target.device).view(-1, *[1] * len(shape))
     for _ in range(3):  # 100 times finer each
         grid = start + part * (stop - start)
-        holds = bound(grid.exp()) <= target
+        holds = _asked(bound, grid.exp()) <= target
         first = holds.int().argmax(0)  # 0 also where it never holds
         never = ~holds.any(0)
         stop, start = (grid.gather(0, at[None])[0] for at in (first, (first - 1).clamp_min(0)))
     return torch.where(never, math.inf, stop.exp())
+
+
+def _asked(bound: Callable[[Tensor], Tensor], n: Tensor) -> Tensor:
+    """bound(n), if it is a tensor without NaN."""
+    if not callable(bound):
+        raise TypeError(f"bound must be a function of n, got {type(bound).__name__}")
+    found = bound(n)
+    if not isinstance(found, Tensor):
+        raise TypeError(f"bound(n) must be a tensor for a tensor n, got {type(found).__name__}")
+    refuse("bound(n)", found, ~found.isnan(), "must be a number")
+    return found
 
 
 ROUTES = ("A", "B", "B'")
@@ -829,16 +918,21 @@ def promise_from(
         margin=margin, test_size=test_size, fail_prob=fail_prob, loss_range=loss_range
     )
     require_positive(margin=margin)
+    require_broadcast(margin=margin, test_size=test_size, fail_prob=fail_prob, loss_range=loss_range)
     if route not in ROUTES:
         raise ValueError(f"route must be one of {', '.join(ROUTES)}, got {route!r}")
     u = hoeffding_deviation(test_size, fail_prob, loss_range)
     if route == "A":
         budget = torch.where(u <= margin / 2, margin / 4, 0)
     else:
-        budget = (margin - u) / 2 if route == "B'" else margin / 2 - bound(test_size)
-    budget, half, _ = torch.broadcast_tensors(budget, margin / 2, bound(margin.new_tensor(high)))
+        budget = (margin - u) / 2 if route == "B'" else margin / 2 - _asked(bound, test_size)
+    budget, half, _ = torch.broadcast_tensors(budget, margin / 2, _asked(bound, margin.new_tensor(high)))
     needed = samples_needed(bound, torch.stack([half, torch.where(budget > 0, budget, half)]), high=high)
     return needed[0], torch.where(budget > 0, needed[1], math.inf)
+
+
+def _admit_shapes(**named: float | Tensor) -> None:
+    require_broadcast(**dict(zip(named, as_tensors(**named), strict=True)))
 
 
 def _admit_route(**named: float | Tensor) -> tuple[Tensor, ...]:
@@ -883,8 +977,9 @@ def decompose_test_change(
     >>> change.jumpboard, change.training, change.gap  # −.02 − .10 + .07 = −.05
     (tensor(-0.0200, dtype=torch.float64), tensor(-0.1000, dtype=torch.float64), tensor(0.0700, dtype=torch.float64))
     """
-    old, jump, new, train_jump, train_new = _admit_route(
+    risks = _admit_route(
         test_old=test_old, test_jump=test_jump, test_new=test_new, train_jump=train_jump, train_new=train_new
     )
+    old, jump, new, train_jump, train_new = torch.broadcast_tensors(*risks)
     gap = (new - train_new) - (jump - train_jump)
     return RiskChange(jump - old, train_new - train_jump, gap, new - old)

@@ -10,12 +10,13 @@ That Σ is nearly diagonal is an assumption of arXiv 2605.08297; what it is good
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from labkit import spectra
-from labkit.validate import as_tensors, refuse, require_finite, require_positive
+from labkit.validate import as_tensors, refuse, require_broadcast, require_finite, require_positive
 
 OVER = ("channels", "all")
 
@@ -31,6 +32,8 @@ def gradient_covariance(g: Tensor, over: str = "channels", center: bool = True) 
     tensor([[[1., 0.],
              [0., 0.]]])
     """
+    if not isinstance(center, bool):
+        raise TypeError(f"center must be True or False, got {center!r}")
     if over not in OVER:
         raise ValueError(f"over must be one of {', '.join(OVER)}, got {over!r}")
     (g,) = as_tensors(g=g)
@@ -124,6 +127,8 @@ def measures(cov: Tensor, rtol: float | None = 1e-6) -> Measures:
     (0.0, 2.0, 3)
     """
     cov = _admit(cov)
+    if rtol is not None and not isinstance(rtol, Real):
+        raise TypeError(f"rtol must be a number or None, got {type(rtol).__name__}")
     return Measures(
         off_diagonal=off_diagonal_energy(cov),
         mean_correlation=mean_correlation(cov),
@@ -149,9 +154,10 @@ def samples_to_see(scores: Tensor, confidence: float = 0.95) -> Tensor:
     if scores.dim() < 1 or 0 in scores.shape or scores.shape[-1] < 2:
         raise ValueError(f"scores must be (..., n) with n >= 2, got {tuple(scores.shape)}")
     require_finite(scores=scores)
-    gain, variance = -scores.mean(-1), scores.var(-1)
-    z = _quantile(confidence)
-    return torch.where(gain > 0, z**2 * variance / torch.where(gain > 0, gain, 1) ** 2, math.inf)
+    unit = scores.detach().abs().amax(-1, keepdim=True)
+    scores = scores / torch.where(unit > 0, unit, 1)  # a ratio: squares of very small or large scores leave the floats
+    gain, z = -scores.mean(-1), _quantile(confidence)
+    return torch.where(gain > 0, (z * scores.std(-1) / torch.where(gain > 0, gain, 1)) ** 2, math.inf)
 
 
 def samples_by_rank(
@@ -160,16 +166,20 @@ def samples_by_rank(
     """Enough samples, z²·std²/(mean²·r_eff), when every coordinate of g has mean ±``mean`` and the same ``std``.
 
     The direction is q = −sign(mean): G = d·mean, qᵀΣq ≤ tr Σ·d/r_eff = (d·std)²/r_eff. Arguments broadcast.
+    Raises ValueError for an argument that is not > 0.
 
     >>> samples_by_rank(0.1, 1.0, effective_rank=torch.tensor([1.0, 10.0]))
     tensor([270.5543,  27.0554])
     """
     mean, std, effective_rank = as_tensors(mean=mean, std=std, effective_rank=effective_rank)
     require_positive(mean=mean, std=std, effective_rank=effective_rank)
-    return _quantile(confidence) ** 2 * std**2 / (mean**2 * effective_rank)
+    require_broadcast(mean=mean, std=std, effective_rank=effective_rank)
+    return (_quantile(confidence) * (std / mean)) ** 2 / effective_rank
 
 
 def _quantile(confidence: float) -> float:
+    if not isinstance(confidence, Real):
+        raise TypeError(f"confidence must be a number, got {type(confidence).__name__}")
     if not 0.5 < confidence < 1:
         raise ValueError(f"confidence must lie in (0.5, 1), got {confidence}")
     level = torch.tensor(2 * confidence - 1, dtype=torch.float64, device="cpu")

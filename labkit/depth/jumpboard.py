@@ -30,11 +30,21 @@ from labkit.depth.network import (
     PostNormResNet,
     classes_of,
     require_activation,
+    require_generators,
+    require_pair,
     sample_losses,
     with_block,
 )
 from labkit.training import he
-from labkit.validate import as_tensors, refuse, require_finite, require_positive, require_range, require_whole
+from labkit.validate import (
+    as_tensors,
+    refuse,
+    require_broadcast,
+    require_finite,
+    require_positive,
+    require_range,
+    require_whole,
+)
 
 KINDS = ("ridge", "gradient")
 RIDGE = 1e-2  # λ, in units of the mean square of a feature
@@ -46,11 +56,12 @@ SECOND_DIFFERENCE = 2e-2  # h of a curvature, in units of the step: with ReLU on
 
 
 def mean_loss(model: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
-    """L_S, the mean loss of each net on the sample: (net,). Arguments as for `activation_gradient`.
+    """L_S, the mean loss of each net on the sample: (net,). Arguments and errors as for `activation_gradient`.
 
     >>> mean_loss(PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])).shape
     torch.Size([1])
     """
+    model.require_sample(x, y)
     with torch.no_grad():
         return sample_losses(model(x), y, loss).mean(1)
 
@@ -63,7 +74,7 @@ def activation_gradient(model: PostNormResNet, layer: int, x: Tensor, y: Tensor,
 
     For images (net, n, height, width, channels). The *sum* of the losses is differentiated: the mean would divide
     each gradient by n. x (n, ...) shared by the nets or (net, n, ...), y (n,) or (net, n).
-    Raises ValueError for a layer that is not there, an empty sample and labels that do not fit.
+    Raises ValueError for a layer that is not there, an empty sample, NaN in x and labels that do not fit.
 
     >>> model = PostNormResNet(3, 8, 2, 8, 2)
     >>> g = activation_gradient(model, 1, torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0]))
@@ -84,8 +95,7 @@ def draw_features(model: PostNormResNet, hidden: int, generators: Sequence[torch
     require_whole(1, hidden=hidden)
     if generators is None:
         generators = training.generators(range(FIRST_SEED, FIRST_SEED + model.n_nets))
-    if len(generators) != model.n_nets:
-        raise ValueError(f"generators must be {model.n_nets}, one a net, got {len(generators)}")
+    require_generators(generators, model.n_nets)
     like = model.params["out"]
     return he((hidden, model.width, *model._kernel), generators, device=like.device, dtype=like.dtype)
 
@@ -100,6 +110,8 @@ def features(model: PostNormResNet, z: Tensor, w1: Tensor, activation: str = "re
     torch.Size([1, 3, 5])
     """
     require_activation(activation)
+    model.require_state(z)
+    model._require_like("w1", w1)
     if w1.dim() != 3 + len(model._kernel) or w1.shape[0] != model.n_nets or w1.shape[2] != model.width:
         wanted = ", ".join(map(str, (model.n_nets, "hidden", model.width, *model._kernel)))
         raise ValueError(f"w1 must be ({wanted}), got {tuple(w1.shape)}")
@@ -117,13 +129,13 @@ class Moments(NamedTuple):
 def moments(g: Tensor, phi: Tensor) -> Moments:
     """M and Φ of activation gradients g (net, n, ..., d) and features phi (net, n, ..., m) of the same samples.
 
-    Raises ValueError for an empty sample and for shapes that do not fit.
+    Raises ValueError for an empty sample, NaN or infinity, and for shapes that do not fit.
 
     >>> found = moments(torch.tensor([[[1.0], [-1.0]]]), torch.tensor([[[1.0, 2.0], [1.0, 0.0]]]))
     >>> found.cross, found.second[0, 0], found.energy
     (tensor([[[0., 1.]]]), tensor([1., 1.]), tensor([1.]))
     """
-    _require_pair(g, phi)
+    g, phi = _admit_pair(g, phi)
     n = g.shape[1]
     flat_g, flat_phi = g.flatten(1, -2), phi.flatten(1, -2)  # (net, n·position, ·)
     return Moments(flat_g.mT @ flat_phi / n, flat_phi.mT @ flat_phi / n, flat_g.square().sum((1, 2)) / n)
@@ -153,20 +165,26 @@ def predictable_energy(model: PostNormResNet, layer: int, x: Tensor, probabiliti
     """E‖E[g | x]‖² (net,) where P(y | x) is known: what no block after ``layer``, however wide, explains more of.
 
     x (n, ...), probabilities (n, class); for cross-entropy, whose mean over y is differentiated in one go. A block sees
-    z only, and E‖E[g | z]‖² ≤ E‖E[g | x]‖². Raises ValueError for what does not fit.
+    z only, and E‖E[g | z]‖² ≤ E‖E[g | x]‖². Raises ValueError for what does not fit: probabilities lie in [0, 1] and
+    sum to 1.
 
     >>> model, x = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64)
     >>> predictable_energy(model, 1, x, torch.softmax(model(x)[0], -1)).item() < 1e-20  # nothing is left to learn
     True
     """
+    model.require_sample(x)
+    model._require_like("probabilities", probabilities)
+    shape = x.shape[-2 - len(model._kernel)], model.n_classes
+    if probabilities.shape != shape:
+        raise ValueError(f"probabilities must be {shape}, as (n, class), got {tuple(probabilities.shape)}")
+    require_range(0, 1, probabilities=probabilities)
+    sums, slack = probabilities.sum(1), 100 * torch.finfo(x.dtype).eps
+    refuse("sum of probabilities", sums, (sums - 1).abs() <= slack * shape[1], "must be 1")
     with torch.no_grad():
         z = model.bottom(x, layer)
     z.requires_grad_()
     with torch.enable_grad():
         log_q = torch.log_softmax(model.top(z, layer), -1)
-        if probabilities.shape != log_q.shape[1:]:
-            shape = tuple(log_q.shape[1:])
-            raise ValueError(f"probabilities must be {shape}, as (n, class), got {tuple(probabilities.shape)}")
         (g,) = torch.autograd.grad(-(probabilities * log_q).sum(), z)
     return g.square().flatten(2).sum(2).mean(1)
 
@@ -175,12 +193,14 @@ def explained_energy(moments: Moments, ridge: float = 0.0) -> Tensor:
     """tr(MΦ⁻¹Mᵀ) = E‖Π_φ g‖² (net,): the largest G²/S, of the sample behind the moments; ridge as in `direction`.
 
     Non-decreasing in the number of features, up to E‖E[g|z]‖². In sample it counts noise as well (at least m of n
-    directions of it): `evaluate` on other samples does not.
+    directions of it): `evaluate` on other samples does not. Raises ValueError for ridge < 0, and when Φ + λI is not
+    invertible.
 
     >>> cross, second = torch.tensor([[[2.0, 0.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]])
     >>> explained_energy(Moments(cross, second, torch.ones(1)))
     tensor([1.])
     """
+    _require_moments(moments=moments)
     solved = _ridge(moments, ridge)
     return (solved * moments.cross).sum((1, 2))
 
@@ -191,12 +211,13 @@ def energy_by_width(chosen: Moments, judged: Moments, ridge: float = 0.0) -> Ten
     Both moments are of the same m features; V of the first k of them is −M(Φ + λI)⁻¹, λ as for all m, of ``chosen``.
     With ``judged`` the same sample it is `explained_energy` when ridge = 0; on another one it is what is left of it.
     All widths come from one Cholesky factor L: in the features L⁻¹φ the directions are nested.
-    Raises ValueError when Φ + λI is not invertible.
+    Raises ValueError when Φ + λI is not invertible, for moments of other shapes and NaN.
 
     >>> here = Moments(torch.tensor([[[2.0, 1.0]]]), torch.tensor([[[4.0, 0.0], [0.0, 1.0]]]), torch.ones(1))
     >>> energy_by_width(here, here)
     tensor([[1., 2.]])
     """
+    _require_moments(chosen=chosen, judged=judged)
     factor = _factor(chosen, ridge)
 
     def white(matrix: Tensor) -> Tensor:
@@ -284,6 +305,11 @@ def direction_from(
     """
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    _require_moments(moments=moments)
+    (w1,) = as_tensors(w1=w1)
+    nets, width, _ = moments.cross.shape
+    if w1.dim() < 3 or w1.shape[0] != nets or w1.shape[2] != width:
+        raise ValueError(f"w1 must be ({nets}, hidden, {width}), with (…, 3, 3) for images, got {tuple(w1.shape)}")
     count = w1.shape[1]
     if not 1 <= count <= moments.second.shape[1]:
         raise ValueError(f"w1 must hold 1 to {moments.second.shape[1]} features, as the moments do, got {count}")
@@ -312,6 +338,7 @@ def scores(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) ->
     >>> bool((scores(model, found, x, y).mean(1) + found.gain).abs() < 1e-12)
     True
     """
+    _require_direction(direction)
     z, g = _look(model, direction.layer, x, y, direction.loss)
     return (g * _move(model, direction, z)).flatten(2).sum(2)
 
@@ -337,6 +364,7 @@ def evaluate(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor) 
     >>> torch.allclose(evaluate(model, found, x, y).energy, found.energy)
     True
     """
+    _require_direction(direction)
     z, g = _look(model, direction.layer, x, y, direction.loss)
     move = _move(model, direction, z)
     s = (g * move).flatten(2).sum(2)
@@ -350,7 +378,7 @@ def gain_curve(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor
     """L(f_old) − L(f_t) on a sample, at steps t (step,) for all nets or (net, step) → (net, step).
 
     Differences are taken sample by sample, then averaged. In float32 small steps drown in rounding: use float64 below
-    t = 1e-2. Raises ValueError for another shape of t.
+    t = 1e-2. Raises ValueError for another shape of t, and as `activation_gradient` does.
 
     >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
     >>> found = direction(model, 1, x, y, w1=2)
@@ -358,17 +386,24 @@ def gain_curve(model: PostNormResNet, direction: Direction, x: Tensor, y: Tensor
     >>> curve[0, 0].item(), bool(abs(curve[0, 1] / (0.01 * found.gain) - 1) < 0.1)
     (0.0, True)
     """
+    _require_direction(direction)
+    model.require_sample(x, y)
     with torch.no_grad():
         z = model.bottom(x, direction.layer)
         return _gains(model, direction, z, _move(model, direction, z), y, t)
 
 
-def quadratic_bound(gain: Tensor, curvature: Tensor, t: Tensor) -> Tensor:
+def quadratic_bound(gain: float | Tensor, curvature: float | Tensor, t: float | Tensor) -> Tensor:
     """tG − t²·curvature/2, the least gain at t where the second derivative along V is at most ``curvature``.
+
+    Arguments broadcast. Raises ValueError for NaN or infinity.
 
     >>> quadratic_bound(torch.tensor(2.0), torch.tensor(1.0), torch.tensor([1.0, 2.0]))
     tensor([1.5000, 2.0000])
     """
+    gain, curvature, t = as_tensors(gain=gain, curvature=curvature, t=t)
+    require_finite(gain=gain, curvature=curvature, t=t)
+    require_broadcast(gain=gain, curvature=curvature, t=t)
     return t * gain - t**2 * curvature / 2
 
 
@@ -386,16 +421,14 @@ def line_curvature(
     torch.Size([1])
     """
     require_whole(1, points=points)
-    (t_max,) = as_tensors(t_max=t_max)
-    require_positive(t_max=t_max)
+    t_max = model.per_net(require_positive, t_max=t_max)
     like = model.params["out"]
     h = SECOND_DIFFERENCE
     middle = torch.linspace(h, 1, points, dtype=like.dtype, device=like.device) if points > 1 else like.new_ones(1)
-    grid = torch.cat([middle - h, middle, middle + h]) * t_max.to(like).reshape(-1, 1)
-    gains = gain_curve(model, direction, x, y, grid.expand(model.n_nets, -1))
+    grid = torch.cat([middle - h, middle, middle + h]) * t_max[:, None]
+    gains = gain_curve(model, direction, x, y, grid)
     before, here, after = gains.unflatten(1, (3, -1)).unbind(1)
-    step = (h * t_max.to(like)).reshape(-1, 1)
-    return ((2 * here - before - after) / step**2).amax(1)
+    return ((2 * here - before - after) / (h * t_max[:, None]) ** 2).amax(1)
 
 
 class Step(NamedTuple):
@@ -416,23 +449,22 @@ def line_search(
     """The largest of start, start/2, start/4, … whose gain is at least `ARMIJO`·t·G (Armijo's rule).
 
     start: number or (net,) > 0; by default G/curvature, the curvature at t = 0. All halvings are tried at once.
-    Where none of the `HALVINGS` gains, a warning says for which nets, and their step is 0.
+    Where none of the `HALVINGS` gains, a warning says for which nets, and their step is 0. Raises ValueError for
+    another start, and as `activation_gradient` does.
 
     >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
     >>> step = line_search(model, direction(model, 1, x, y, w1=2), x, y)
     >>> bool(step.found), bool(step.gain > 0)
     (True, True)
     """
+    if start is not None:
+        start = model.per_net(require_positive, start=start)
+    promised = -slope(model, direction, x, y)
     with torch.no_grad():
         z = model.bottom(x, direction.layer)
         move = _move(model, direction, z)
-        promised = -slope(model, direction, x, y)
         if start is None:
             start = _first_step(model, direction, z, move, y, promised)
-        else:
-            (start,) = as_tensors(start=start)
-            require_positive(start=start)
-            start = start.to(z).expand(model.n_nets)
         t = start[:, None] * 0.5 ** torch.arange(HALVINGS, dtype=z.dtype, device=z.device)
         gains = _gains(model, direction, z, move, y, t)
     good = (gains >= ARMIJO * t * promised[:, None]) & (gains > 0)
@@ -454,9 +486,9 @@ def insert_direction(model: PostNormResNet, direction: Direction, t: float | Ten
     >>> torch.equal(insert_direction(model, found, 0.0)(x), model(x))
     True
     """
-    (t,) = as_tensors(t=t)
-    require_finite(t=t)
-    w2 = t.to(direction.v).reshape(-1, 1, 1) * direction.v  # (net, d, m)
+    _require_direction(direction)
+    t = model.per_net(t=t)
+    w2 = t[:, None, None] * direction.v  # (net, d, m)
     kernel = model._kernel
     if kernel:  # V acts on each position: it is the middle of the second convolution
         grown = w2.new_zeros(*w2.shape, *kernel)
@@ -516,13 +548,13 @@ def debiased_signal(g: Tensor, phi: Tensor) -> Signal:
 
     E‖M̂‖² = ‖M‖² + (E‖gφᵀ‖² − ‖M‖²)/n; the mean of ⟨M_i, M_j⟩ over pairs i ≠ j, M_i = Σ_p g_p φ_pᵀ, has no bias. This
     is for samples that the network has not seen: on those that trained it fitting suppresses M̂ instead.
-    Raises ValueError for n < 2 and for shapes that do not fit.
+    Raises ValueError for n < 2, NaN or infinity, and for shapes that do not fit.
 
     >>> ones = torch.ones(1, 2, 1)
     >>> debiased_signal(torch.tensor([[[1.0], [-1.0]]]), ones)
     Signal(raw=tensor([0.]), debiased=tensor([-1.]), floor=tensor([1.]))
     """
-    _require_pair(g, phi)
+    g, phi = _admit_pair(g, phi)
     n = g.shape[1]
     if n < 2:
         raise ValueError(f"g must hold at least 2 samples, got {n}")
@@ -551,7 +583,8 @@ class Chosen(NamedTuple):
 def fall_back(trained: PostNormResNet, board: PostNormResNet, x: Tensor, y: Tensor, loss: str = "ce") -> Chosen:
     """Condition 2: of each pair of nets the one with the smaller training loss, the trained one on a tie.
 
-    ``trained`` and ``board`` have the same blocks: training started from the inserted block. Raises ValueError if not.
+    ``trained`` and ``board`` are alike but for their weights: training started from the inserted block. Raises
+    ValueError if not, and where the loss of the jumpboard itself is not finite.
     (Where the jumpboard is one of a population, L_S(board) is still that of the sample: only a known teacher has it.)
 
     >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
@@ -562,7 +595,12 @@ def fall_back(trained: PostNormResNet, board: PostNormResNet, x: Tensor, y: Tens
     """
     if trained.blocks != board.blocks or trained.params.keys() != board.params.keys():
         raise ValueError("trained and board must have the same blocks: train the model with the inserted block")
+    for what in ("in_dim", "width", "n_classes", "eps", "norm", "n_nets"):
+        one, other = getattr(trained, what), getattr(board, what)
+        if one != other:
+            raise ValueError(f"trained and board must have the same {what}, got {one!r} and {other!r}")
     ours, theirs = mean_loss(trained, x, y, loss), mean_loss(board, x, y, loss)
+    refuse("training loss of board", theirs, theirs.isfinite(), "must be finite: else there is nothing to fall back on")
     fell_back = ~(ours <= theirs)  # a net whose training diverged falls back too
     params = {
         name: torch.where(fell_back.reshape(-1, *[1] * (value.dim() - 1)), board.params[name], value)
@@ -580,6 +618,8 @@ def temperature_gain(logits: Tensor, y: Tensor, logits_test: Tensor, y_test: Ten
 
     logits (net, n, class), y (n,) or (net, n). The factor lies in [1/8, 8]; the loss is convex in it, and its
     derivative is bisected. An overfitted network gains much here without any new representation.
+    Raises ValueError for logits that are empty, not finite, or not of the same nets and classes, and for labels that
+    do not fit.
 
     >>> logits = torch.tensor([[[4.0, 0.0]] * 4])
     >>> y = torch.tensor([0, 0, 0, 1])  # right in three of four: a difference of ln 3 would be honest
@@ -587,7 +627,14 @@ def temperature_gain(logits: Tensor, y: Tensor, logits_test: Tensor, y_test: Ten
     >>> factor * 4
     tensor([1.0986])
     """
-    right = _right(logits, y)
+    logits, logits_test = as_tensors(logits=logits, logits_test=logits_test)
+    require_finite(logits=logits, logits_test=logits_test)
+    before = sample_losses(logits_test, y_test)
+    sample_losses(logits, y)  # refuses what does not fit
+    if logits.shape[::2] != logits_test.shape[::2]:
+        shapes = f"{tuple(logits.shape)} and {tuple(logits_test.shape)}"
+        raise ValueError(f"logits and logits_test must be of the same nets and classes, got {shapes}")
+    right = logits.gather(-1, classes_of(logits, y)[..., None])[..., 0]
     high = torch.full_like(right[:, 0], math.log(8.0))
     low = -high
     for _ in range(BISECTIONS):
@@ -596,25 +643,26 @@ def temperature_gain(logits: Tensor, y: Tensor, logits_test: Tensor, y_test: Ten
         rising = ((p * logits).sum(-1) - right).mean(1) > 0
         low, high = torch.where(rising, low, middle), torch.where(rising, middle, high)
     factor = ((low + high) / 2).exp()
-    scaled = factor[:, None, None] * logits_test
-    before, after = (out.logsumexp(-1) - _right(out, y_test) for out in (logits_test, scaled))
-    return factor, (before - after).mean(1)
+    return factor, (before - sample_losses(factor[:, None, None] * logits_test, y_test)).mean(1)
 
 
 def parameter_step(
-    model: PostNormResNet, x: Tensor, y: Tensor, start: float = 8.0, loss: str = "ce"
+    model: PostNormResNet, x: Tensor, y: Tensor, start: float | Tensor = 8.0, loss: str = "ce"
 ) -> tuple[PostNormResNet, Step]:
     """One step of gradient descent on the *old* weights, its size by line search: the control for a jumpboard.
 
     Of start, start/2, … the one that gains most on the sample, among those that gain at least `ARMIJO` of what the
     slope promises: a control should be as good as it can be. Halving ends where it gains no more; a net for which
-    none of `HALVINGS` does stays as it is, with a warning.
+    none of `HALVINGS` does stays as it is, with a warning. Raises ValueError unless start, a number or (net,), is > 0,
+    and as `activation_gradient` does.
 
     >>> model, x, y = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64), torch.tensor([0, 1, 0])
     >>> moved, step = parameter_step(model, x, y)
     >>> bool((mean_loss(model, x, y) - mean_loss(moved, x, y) - step.gain).abs() < 1e-12)
     True
     """
+    model.require_sample(x, y)
+    start = model.per_net(require_positive, start=start)
     params = {name: value.detach().requires_grad_() for name, value in model.params.items()}
     before = sample_losses(model.forward(params, x), y, loss).mean(1)
     grads = dict(zip(params, torch.autograd.grad(before.sum(), list(params.values())), strict=True))
@@ -625,7 +673,7 @@ def parameter_step(
 
     t, gain = torch.zeros_like(square), torch.zeros_like(square)
     for halvings in range(HALVINGS):
-        step = torch.full_like(square, start / 2**halvings)
+        step = start / 2**halvings
         now = before.detach() - mean_loss(moved(step), x, y, loss)
         better = (now >= ARMIJO * step * square) & (now > gain)
         t, gain = torch.where(better, step, t), torch.where(better, now, gain)
@@ -658,7 +706,9 @@ def margins(
     >>> list(found), bool(found["ridge"] > 0)
     (['temperature', 'old weights', 'gradient', 'ridge'], True)
     """
+    require_pair(chosen=chosen, judged=judged)
     (x, y), test = chosen, judged
+    model.require_sample(x, y)
     before, w1 = mean_loss(model, *test), w1 if isinstance(w1, Tensor) else draw_features(model, w1)
     with torch.no_grad():
         found = {"temperature": temperature_gain(model(x), y, model(test[0]), test[1])[1]}
@@ -686,8 +736,7 @@ def _along(value: Tensor, grad: Tensor, t: Tensor) -> Tensor:
 
 def _look(model: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str) -> tuple[Tensor, Tensor]:
     """z and g after ``layer``, without a graph."""
-    if 0 in x.shape:
-        raise ValueError(f"x must not be empty, got {tuple(x.shape)}")
+    model.require_sample(x, y)
     with torch.no_grad():
         z = model.bottom(x, layer)
     z.requires_grad_()
@@ -747,7 +796,10 @@ def _ridge(moments: Moments, ridge: float) -> Tensor:
 def _factor(moments: Moments, ridge: float) -> Tensor:
     """The Cholesky factor of Φ + λI (net, m, m)."""
     second = moments.second
-    require_range(0, math.inf, ridge=torch.as_tensor(float(ridge), dtype=torch.float64, device="cpu"))
+    (penalty,) = as_tensors(ridge=ridge)
+    if penalty.dim():
+        raise ValueError(f"ridge must be a number, got shape {tuple(penalty.shape)}")
+    require_range(0, math.inf, ridge=penalty)
     size = second.diagonal(dim1=1, dim2=2).mean(1)
     eye = torch.eye(second.shape[1], dtype=second.dtype, device=second.device)
     lam = ridge * torch.where(size > 0, size, 1)  # all features zero: M is zero too
@@ -760,15 +812,36 @@ def _energy(v: Tensor, second: Tensor) -> Tensor:
     return ((v @ second) * v).sum((1, 2))
 
 
-def _right(logits: Tensor, y: Tensor) -> Tensor:
-    """The logit of the class: (net, n)."""
-    return logits.gather(-1, classes_of(logits, y)[..., None])[..., 0]
-
-
-def _require_pair(g: Tensor, phi: Tensor) -> None:
+def _admit_pair(g: Tensor, phi: Tensor) -> tuple[Tensor, Tensor]:
+    g, phi = as_tensors(g=g, phi=phi)
     for name, value in (("g", g), ("phi", phi)):
-        if not isinstance(value, Tensor) or value.dim() < 3 or 0 in value.shape:
-            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise ValueError(f"{name} must be (net, n, ..., channels) and not empty, got {found}")
+        if value.dim() < 3 or 0 in value.shape:
+            raise ValueError(f"{name} must be (net, n, ..., channels) and not empty, got {tuple(value.shape)}")
     if g.shape[:-1] != phi.shape[:-1]:
         raise ValueError(f"g and phi must belong to the same samples, got {tuple(g.shape)} and {tuple(phi.shape)}")
+    require_finite(g=g, phi=phi)
+    return g, phi
+
+
+def _require_moments(**named: Moments) -> None:
+    """Refuse moments of shapes that do not fit, one to the other, and NaN."""
+    first = None
+    for name, found in named.items():
+        if not isinstance(found, Moments):
+            raise TypeError(f"{name} must be Moments, as moments(g, phi) gives them, got {type(found).__name__}")
+        parts = {f"{name}.{part}": value for part, value in found._asdict().items()}
+        shapes = tuple(tuple(value.shape) for value in as_tensors(**parts))
+        nets, width, count = shapes[0] if len(shapes[0]) == 3 else (0, 0, 0)
+        if shapes != ((nets, width, count), (nets, count, count), (nets,)) or 0 in shapes[0]:
+            raise ValueError(f"{name} must be (net, d, m), (net, m, m) and (net,), not empty, got {shapes}")
+        require_finite(**parts)
+        first = first or (name, shapes)
+        if shapes != first[1]:
+            raise ValueError(
+                f"{first[0]} and {name} must be of the same nets and features, got {first[1]} and {shapes}"
+            )
+
+
+def _require_direction(direction: Direction) -> None:
+    if not isinstance(direction, Direction):
+        raise TypeError(f"direction must be a Direction, as direction(...) gives it, got {type(direction).__name__}")

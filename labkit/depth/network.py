@@ -13,7 +13,7 @@ The expansion is that of arXiv 2605.08297; the table of starts is worked out her
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, field, replace
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from torch.nn import functional
 from labkit import training
 from labkit.depth.normalization import normalized, require_eps, require_norm, rms
 from labkit.training import Adam, Params, Trained, conv2d, he, linear, normal, to_nets
-from labkit.validate import refuse, require_whole
+from labkit.validate import as_tensors, refuse, require_finite, require_generator, require_whole
 
 ACTIVATIONS = {
     "relu": torch.relu,
@@ -109,18 +109,22 @@ class PostNormResNet:
         require_whole(2, n_classes=self.n_classes)
         require_eps(self.eps)
         require_norm(self.norm)
-        if self.residual_std is not None and not 0 <= self.residual_std < math.inf:
-            raise ValueError(f"residual_std must lie in [0, inf), got {self.residual_std}")
+        if self.residual_std is not None:
+            (std,) = as_tensors(residual_std=self.residual_std)
+            if std.dim() or not 0 <= std < math.inf:
+                raise ValueError(f"residual_std must be a number in [0, inf), got {self.residual_std}")
         if self.blocks is None:
             blocks = (Block(self.hidden, self.activation),) * self.depth
             object.__setattr__(self, "blocks", blocks)
         if self.params is None:
             generators = training.generators([0]) if generators is None else generators
+            require_generators(generators)
+            require_dtype(dtype)
             object.__setattr__(self, "params", self._draw(generators, {"device": device, "dtype": dtype}))
 
     # ---- what the convolutional sibling does in another way
 
-    _kernel = ()  # axes of a weight behind (out, in)
+    _kernel = ()  # axes of a weight behind (out, in), as many as an input has behind its channels
 
     def _map(self, z: Tensor, weight: Tensor) -> Tensor:
         return linear(z, weight)
@@ -160,6 +164,7 @@ class PostNormResNet:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits (net, batch, class) of x (batch, in), shared by the nets, or (net, batch, in)."""
+        self._require_like("x", x)
         return self.forward(self.params, x)
 
     def forward(self, params: Params, x: Tensor) -> Tensor:
@@ -169,26 +174,31 @@ class PostNormResNet:
     def bottom(self, x: Tensor, layer: int, params: Params | None = None) -> Tensor:
         """f_bot: z after ``layer`` (0 … D): (net, batch, width), for images (net, batch, height, width, channels)."""
         self.require_layer(layer)
+        self._require_like("x", x)
         params = self.params if params is None else params
         return self._outside(self._run(params, self._stem(params, x), 0, layer))
 
     def top(self, z: Tensor, layer: int, params: Params | None = None) -> Tensor:
         """f_top: logits (net, batch, class) from z after ``layer``, of the shape that `bottom` gives."""
         self.require_layer(layer)
+        self.require_state(z)
         params = self.params if params is None else params
         return self._read(self._run(params, self._inside(z), layer, self.depth), params["out"])
 
     def residual(self, z: Tensor, layer: int, params: Params | None = None) -> Tensor:
         """h of block ``layer`` (1 … D) at its input z, in the shape of z."""
         self.require_layer(layer, first=1)
+        self.require_state(z)
         params = self.params if params is None else params
         return self._outside(self._residual(params, self._inside(z), layer))
 
     def least_rms(self, x: Tensor) -> Tensor:
         """Smallest rms over the samples (and positions) of what enters each norm: (net, D + 1), first W_in x.
 
-        A block without norm has inf. Measured on x, hence no certificate for other inputs.
+        A block without norm has inf. Measured on x, hence no certificate for other inputs. Raises ValueError for an
+        x that does not fit.
         """
+        self.require_sample(x)
         with torch.no_grad():
             raw = self._outside(self._embed(self.params, x))
             found, z = [self._least(raw)], self._norm(self._inside(raw))
@@ -205,8 +215,52 @@ class PostNormResNet:
         if layer > self.depth:
             raise ValueError(f"layer must lie in [{first}, {self.depth}], the depth, got {layer}")
 
+    def require_state(self, z: Tensor) -> None:
+        """Refuse what `bottom` does not give."""
+        self._require_like("z", z)
+        axes = 3 + len(self._kernel)
+        if z.dim() != axes or z.shape[0] != self.n_nets or z.shape[-1] != self.width:
+            between = "n, height, width" if self._kernel else "n"
+            raise ValueError(f"z must be ({self.n_nets}, {between}, {self.width}), got {tuple(z.shape)}")
+
+    def require_sample(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Refuse inputs x (n, ...) or (net, n, ...), and classes y (n,) or (net, n), that the nets do not take.
+
+        Raises TypeError for another kind of numbers, ValueError for shapes that do not fit, an empty sample, NaN or
+        infinity in x and classes that the nets do not have.
+        """
+        self._require_like("x", x)
+        one = self.in_dim, *("height", "width")[: len(self._kernel)]
+        end = x.dim() - len(one)
+        fits = end in (1, 2) and x.shape[end] == self.in_dim and x.shape[: end - 1] in ((), (self.n_nets,))
+        if not fits or 0 in x.shape:
+            shape = ", ".join(map(str, one))
+            wanted = f"(n, {shape}) or ({self.n_nets}, n, {shape})"
+            raise ValueError(f"x must be {wanted} and not empty, got {tuple(x.shape)}")
+        require_finite(x=x)
+        if y is not None:
+            _require_classes(_given(y, (self.n_nets, x.shape[end - 1])), self.n_classes)
+
+    def per_net(self, require: Callable = require_finite, **named: float | Tensor) -> Tensor:
+        """An argument that is a number or one a net, and what is required of it, as (net,) beside the weights."""
+        ((name, value),) = zip(named, as_tensors(**named), strict=True)
+        if value.shape not in ((), (self.n_nets,)):
+            raise ValueError(f"{name} must be a number or ({self.n_nets},), one a net, got {tuple(value.shape)}")
+        require(**{name: value})
+        return value.to(self.params["out"]).expand(self.n_nets)
+
+    def _require_like(self, name: str, value: Tensor) -> None:
+        """Refuse what is no tensor of the kind of the weights."""
+        like = self.params["out"]
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name} must be a torch tensor, got {type(value).__name__}")
+        if value.dtype != like.dtype or value.device != like.device:
+            kinds = f"{like.dtype} on {like.device} as the weights, got {value.dtype} on {value.device}"
+            raise TypeError(f"{name} must be {kinds}")
+
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "PostNormResNet":
         """The model on another device or in another precision."""
+        require_dtype(dtype)
         like = self.params["out"]
         place = device or like.device, dtype or like.dtype
         return replace(self, params={name: value.to(*place) for name, value in self.params.items()})
@@ -311,12 +365,11 @@ def insert_block(
     (3, True)
     """
     model.require_layer(layer)
-    if init not in STARTS:
+    if init not in tuple(STARTS):
         raise ValueError(f"init must be one of {', '.join(STARTS)}, got {init!r}")
     if generators is None:
         generators = training.generators(range(FIRST_SEED, FIRST_SEED + model.n_nets))
-    if len(generators) != model.n_nets:
-        raise ValueError(f"generators must be {model.n_nets}, one a net, got {len(generators)}")
+    require_generators(generators, model.n_nets)
     w1_random, w2_random, gated = STARTS[init]
     block = Block(hidden, activation, normed, gated)
     like, patch = model.params["out"], math.prod(model._kernel)
@@ -367,9 +420,13 @@ def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
     tensor([[0.7500, 0.7500]])
     """
     require_loss(loss)
-    y = classes_of(logits, y)
+    if not isinstance(logits, Tensor) or logits.dim() != 3 or 0 in logits.shape or not logits.is_floating_point():
+        found = f"{logits.dtype} {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
+        raise ValueError(f"logits must be floats (net, n, class), not empty, got {found}")
+    y = _given(y, logits.shape[:2])
     if y.device.type == "cpu":  # elsewhere a look would make every step wait; CUDA has an assertion
-        refuse("y", y, (y >= 0) & (y < logits.shape[-1]), f"must be a class from 0 to {logits.shape[-1] - 1}")
+        _require_classes(y, logits.shape[-1])
+    y = y.expand(logits.shape[:2])
     classes_first = logits.mT.contiguous()  # (net, class, n): a softmax over a short last axis is five times slower
     if loss == "ce":
         return functional.cross_entropy(classes_first, y, reduction="none")
@@ -378,10 +435,20 @@ def sample_losses(logits: Tensor, y: Tensor, loss: str = "ce") -> Tensor:
 
 def classes_of(out: Tensor, y: Tensor) -> Tensor:
     """Classes y (n,), shared by the nets, or (net, n), as (net, n) for an output (net, n, ...)."""
-    if not isinstance(y, Tensor) or y.dtype != torch.int64 or y.shape not in (out.shape[:2], out.shape[1:2]):
+    return _given(y, out.shape[:2]).expand(out.shape[:2])
+
+
+def _given(y: Tensor, shape: Sequence[int]) -> Tensor:
+    """y, if it is int64 and (n,) or (net, n)."""
+    shape = tuple(shape)
+    if not isinstance(y, Tensor) or y.dtype != torch.int64 or tuple(y.shape) not in (shape, shape[1:]):
         found = f"{y.dtype} {tuple(y.shape)}" if isinstance(y, Tensor) else type(y).__name__
-        raise ValueError(f"y must be int64 of shape {tuple(out.shape[1:2])} or {tuple(out.shape[:2])}, got {found}")
-    return y.expand(out.shape[:2])
+        raise ValueError(f"y must be int64 of shape {shape[1:]} or {shape}, got {found}")
+    return y
+
+
+def _require_classes(y: Tensor, n_classes: int) -> None:
+    refuse("y", y, (y >= 0) & (y < n_classes), f"must be a class from 0 to {n_classes - 1}")
 
 
 class Fitted(NamedTuple):
@@ -453,7 +520,7 @@ def fit(
 
 def require_activation(activation: str) -> None:
     """Refuse what is no activation."""
-    if activation not in ACTIVATIONS:
+    if activation not in tuple(ACTIVATIONS):
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
 
 
@@ -461,3 +528,36 @@ def require_loss(loss: str) -> None:
     """Refuse what is no loss."""
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}")
+
+
+def require_dtype(dtype: torch.dtype | None) -> None:
+    """Refuse a dtype that is not floating."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating torch.dtype, such as torch.float64, got {dtype}")
+
+
+def require_generators(generators: Sequence[torch.Generator], n_nets: int | None = None) -> None:
+    """Refuse what is not a list of CPU generators, of any length ≥ 1 or one a net."""
+    if not isinstance(generators, Sequence):
+        raise TypeError(f"generators must be a list of torch.Generator, one a net, got {generators!r}")
+    if not generators or len(generators) != (n_nets or len(generators)):
+        raise ValueError(f"generators must be {n_nets or 'at least 1'}, one a net, got {len(generators)}")
+    for generator in generators:
+        require_generator(generator)
+
+
+def require_pair(**named: tuple[Tensor, Tensor]) -> None:
+    """Refuse what is not a pair (x, y)."""
+    for name, sample in named.items():
+        if not isinstance(sample, tuple | list) or len(sample) != 2:
+            raise TypeError(f"{name} must be a pair (x, y), got {type(sample).__name__}")
+
+
+def require_several(low: int, **named: Sequence[int]) -> None:
+    """Refuse what is not a sequence of whole numbers ≥ low, at least one."""
+    for name, values in named.items():
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise TypeError(f"{name} must be several whole numbers, such as (1, 16), got {values!r}")
+        if not values:
+            raise ValueError(f"{name} must hold at least one number, got none")
+        require_whole(low, **{f"{name}[{i}]": value for i, value in enumerate(values)})

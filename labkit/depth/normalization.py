@@ -7,6 +7,7 @@ s of Cu. A gain γ after the norm multiplies every constant by max|γ|. Derived 
 """
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from torch import Tensor
 from labkit.validate import as_tensors, refuse, require_broadcast, require_finite, require_range
 
 NORMS = ("rms", "layer")
+CONSTANT = 4  # units of rounding of max|u|: entries no further apart are those of a constant vector
 
 
 def rms_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
@@ -31,7 +33,8 @@ def rms_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
 def layer_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
     """N(u − mean u) over the last axis of u (..., d) → (..., d): ``torch.nn.functional.layer_norm``.
 
-    Raises ValueError as `rms_norm` does, where u − mean u takes the place of u.
+    Raises ValueError as `rms_norm` does, where u − mean u takes the place of u: with eps = 0 for a u that is constant
+    up to rounding, which would come out as ±1 and mean nothing.
 
     >>> layer_norm(torch.tensor([1.0, 2.0, 3.0]), eps=0.0)
     tensor([-1.2247,  0.0000,  1.2247])
@@ -41,12 +44,13 @@ def layer_norm(u: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def rms(u: Tensor) -> Tensor:
-    """√(mean u²) over the last axis: (..., d) → (...).
+    """√(mean u²) over the last axis: (..., d) → (...). Raises ValueError for a scalar, no entries and NaN.
 
     >>> rms(torch.tensor([3.0, 4.0]))
     tensor(3.5355)
     """
-    return u.square().mean(-1).sqrt()
+    u = _vectors("u", u)
+    return _scale(u, u.new_zeros(()))[..., 0]
 
 
 def jacobian(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
@@ -59,9 +63,9 @@ def jacobian(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
             [0.0000, 0.5000]])
     """
     u, eps = _admit(u, eps, norm)
-    d, s = u.shape[-1], _scale(u, eps)[..., None]
-    eye = torch.eye(d, dtype=u.dtype, device=u.device)
-    slope = (eye - u[..., None] * u[..., None, :] / (d * s**2)) / s
+    d, s = u.shape[-1], _scale(u, eps)
+    eye, z = torch.eye(d, dtype=u.dtype, device=u.device), u / s
+    slope = (eye - z[..., None] * z[..., None, :] / d) / s[..., None]
     return slope @ (eye - 1 / d) if norm == "layer" else slope
 
 
@@ -76,7 +80,7 @@ def singular_values(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> tuple[Te
     """
     u, eps = _admit(u, eps, norm)
     s = _scale(u, eps)[..., 0]
-    return 1 / s, eps / s**3
+    return 1 / s, eps / s / s / s  # s³ may be too small or large for a float where the quotient is not
 
 
 def lipschitz_bound(eps: float | Tensor, min_rms: float | Tensor = 0.0, gain: float | Tensor = 1.0) -> Tensor:
@@ -93,7 +97,8 @@ def lipschitz_bound(eps: float | Tensor, min_rms: float | Tensor = 0.0, gain: fl
     eps, min_rms, gain = as_tensors(eps=eps, min_rms=min_rms, gain=gain)
     require_range(0, math.inf, eps=eps, min_rms=min_rms, gain=gain)
     require_broadcast(eps=eps, min_rms=min_rms, gain=gain)
-    return torch.where(gain > 0, gain / (min_rms**2 + eps).sqrt(), gain + 0 * (min_rms + eps))
+    s = _scale(min_rms[..., None], eps[..., None])[..., 0]
+    return torch.where(gain > 0, gain / s, gain + 0 * s)
 
 
 def pair_bound(u: Tensor, v: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
@@ -106,7 +111,7 @@ def pair_bound(u: Tensor, v: Tensor, eps: float = 1e-5, norm: str = "rms") -> Te
     """
     (u, eps), (v, _) = _admit(u, eps, norm), _admit(v, eps, norm, "v")
     require_broadcast(u=u, v=v)
-    return (_scale(u, eps) * _scale(v, eps)).rsqrt()[..., 0]
+    return (_scale(u, eps).rsqrt() * _scale(v, eps).rsqrt())[..., 0]
 
 
 def curvature_bound(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
@@ -119,7 +124,8 @@ def curvature_bound(u: Tensor, eps: float = 1e-5, norm: str = "rms") -> Tensor:
     tensor(0.6667)
     """
     u, eps = _admit(u, eps, norm)
-    return 2 / math.sqrt(3 * u.shape[-1]) / _scale(u, eps)[..., 0] ** 2
+    s = _scale(u, eps)[..., 0]
+    return 2 / math.sqrt(3 * u.shape[-1]) / s / s
 
 
 def normalized(u: Tensor, eps: float, norm: str = "rms", dim: int = -1) -> Tensor:
@@ -142,27 +148,43 @@ def require_norm(norm: str) -> None:
 
 def require_eps(eps: float) -> None:
     """Refuse eps < 0 and what is no number."""
-    if not isinstance(eps, int | float) or isinstance(eps, bool):
+    if not isinstance(eps, Real) or isinstance(eps, bool):
         raise TypeError(f"eps must be a number, got {eps!r}")
     if not 0 <= eps < math.inf:
         raise ValueError(f"eps must lie in [0, inf), got {eps}")
 
 
-def _scale(u: Tensor, eps: float) -> Tensor:
-    return (u.square().mean(-1, keepdim=True) + eps).sqrt()
+def _scale(u: Tensor, eps: Tensor) -> Tensor:
+    """s(u) (..., 1), the squares in units of the largest entry: no float is too small or too large for that."""
+    unit = torch.maximum(u.detach().abs().amax(-1, keepdim=True), eps.detach().sqrt())
+    unit = torch.where(unit > 0, unit, 1)
+    return unit * ((u / unit).square().mean(-1, keepdim=True) + eps / unit / unit).sqrt()
 
 
-def _admit(u: Tensor, eps: float, norm: str = "rms", name: str = "u") -> tuple[Tensor, float]:
-    """u, centered for LayerNorm, and eps."""
-    require_norm(norm)
-    require_eps(eps)
+def _vectors(name: str, u: Tensor) -> Tensor:
     (u,) = as_tensors(**{name: u})
     if u.dim() < 1 or 0 in u.shape:
         raise ValueError(f"{name} must be (..., d) and not empty, got {tuple(u.shape)}")
     require_finite(**{name: u})
-    if norm == "layer":
-        u = u - u.mean(-1, keepdim=True)
-    size = rms(u.detach())
-    what = f"rms of {name}" + (" - mean" if norm == "layer" else "")
-    refuse(what, size, (size**2 + eps > 0) & size.isfinite(), "must be > 0 when eps = 0, and its square finite")
-    return u, eps
+    return u
+
+
+def _admit(u: Tensor, eps: float, norm: str = "rms", name: str = "u") -> tuple[Tensor, Tensor]:
+    """u, centered for LayerNorm, and eps, as tensors."""
+    require_norm(norm)
+    require_eps(eps)
+    u = _vectors(name, u)
+    given, eps = f"when eps = {float(eps):g}", u.new_tensor(float(eps))
+    largest, limit = u.detach().abs().amax(-1), torch.finfo(u.dtype).max / (2 * u.shape[-1])
+    refuse(
+        f"largest |entry| of {name}", largest, largest <= limit, f"must be <= {limit:.3g}, for a sum over the entries"
+    )
+    if norm == "rms":
+        refuse(f"largest |entry| of {name}", largest, (largest > 0) | (eps > 0), f"must be > 0 {given}")
+        return u, eps
+    spread = u.detach().amax(-1) - u.detach().amin(-1)
+    beyond = spread > CONSTANT * torch.finfo(u.dtype).eps * largest
+    rule = f"must be > 0, beyond rounding, {given}: a constant vector minus its mean has no direction"
+    refuse(f"spread of {name}", spread, beyond | (eps > 0), rule)
+    u = u - u[..., :1].detach()  # exactly 0 where u is constant, and as exact as can be where it nearly is
+    return u - u.mean(-1, keepdim=True), eps

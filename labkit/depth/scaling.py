@@ -20,6 +20,7 @@ from torch import Tensor
 
 from labkit.validate import as_tensors, refuse, require_broadcast, require_finite, require_positive, require_range
 
+STEEP = 1e5  # α from which the first gain is all: the second is (1 + 1/D)^{−α} of it
 RATES = ("slow", "fast")  # the cost of depth as √(D/n), uniform bounds, or as D/n, parameters counted
 
 
@@ -43,7 +44,8 @@ def dominated_excess(
     """
     depth, initial, gain, alpha = _admit_gain(depth=depth, initial=initial, gain=gain, risk_exponent=risk_exponent)
     require_range(0, math.inf, depth=depth)
-    return (initial ** (-1 / alpha) + gain * depth / alpha) ** -alpha
+    share = gain * initial ** (1 / alpha)  # of E_0 that the first block gains, in [0, 1]
+    return initial * (1 + torch.where(gain > 0, share, 0) * depth / alpha) ** -alpha
 
 
 def dominated_recursion(
@@ -57,7 +59,7 @@ def dominated_recursion(
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise ValueError(f"steps must be a whole number >= 0, got {steps!r}")
     initial, gain, alpha = _admit_gain(initial=initial, gain=gain, risk_exponent=risk_exponent)
-    excess, path = initial.expand(torch.broadcast_shapes(initial.shape, gain.shape, alpha.shape)), []
+    excess, path = initial.expand(require_broadcast(initial=initial, gain=gain, risk_exponent=alpha)), []
     for _ in range(steps):
         path.append(excess)
         excess = excess - gain * excess ** (1 + 1 / alpha)
@@ -97,8 +99,10 @@ def signal(
     depth, c, alpha, kappa = as_tensors(
         depth=depth, amplitude=amplitude, risk_exponent=risk_exponent, curvature=curvature
     )
-    require_positive(depth=depth, amplitude=c, risk_exponent=alpha, curvature=kappa)
-    return (c / kappa).sqrt() * depth ** (-(1 + alpha) / 2)
+    named = {"depth": depth, "amplitude": c, "risk_exponent": alpha, "curvature": kappa}
+    require_positive(**named)
+    require_broadcast(**named)
+    return c.sqrt() / kappa.sqrt() * depth ** (-(1 + alpha) / 2)
 
 
 def signal_excess(depth: float | Tensor, amplitude: float | Tensor, risk_exponent: float | Tensor) -> Tensor:
@@ -112,7 +116,11 @@ def signal_excess(depth: float | Tensor, amplitude: float | Tensor, risk_exponen
     depth, c, alpha = as_tensors(depth=depth, amplitude=amplitude, risk_exponent=risk_exponent)
     require_range(1, math.inf, depth=depth)
     require_positive(amplitude=c, risk_exponent=alpha)
-    return c * torch.special.zeta(1 + alpha, depth)
+    require_broadcast(depth=depth, amplitude=c, risk_exponent=alpha)
+    small = torch.finfo(alpha.dtype).eps ** (1 / 3)  # below, 1 + α forgets more of α than its series leaves out
+    near_one = depth**-alpha * (1 / alpha + depth.log() - torch.digamma(depth))
+    sums = torch.special.zeta(1 + alpha.clamp(small, STEEP), depth)
+    return c * torch.where(alpha < small, near_one, torch.where(alpha > STEEP, depth ** -(1 + alpha), sums))
 
 
 def visible_depth(
@@ -141,9 +149,20 @@ def visible_depth(
         n=n, width=width, amplitude=amplitude, risk_exponent=risk_exponent, noise_std=noise_std,
         width_exponent=width_exponent, curvature=curvature, z=z
     )  # fmt: skip
-    require_positive(n=n, width=width, amplitude=c, risk_exponent=alpha, noise_std=tau, curvature=kappa, z=z)
+    named = {
+        "n": n,
+        "width": width,
+        "amplitude": c,
+        "risk_exponent": alpha,
+        "noise_std": tau,
+        "curvature": kappa,
+        "z": z,
+    }
+    require_positive(**named)
     require_finite(width_exponent=gamma)
-    return (c * n * width**gamma / (kappa * tau**2 * z**2)) ** (1 / (1 + alpha))
+    require_broadcast(**named, width_exponent=gamma)
+    seen = c.sqrt() * (n.sqrt() / tau) / (kappa.sqrt() * z) * width ** (gamma / 2)  # roots first: squares overflow
+    return seen ** (2 / (1 + alpha))
 
 
 # ---- the data law
@@ -191,8 +210,8 @@ def best_depth(
         rate, n=n, width=width, amplitude=amplitude, risk_exponent=risk_exponent, cost=cost
     )
     if rate == "slow":
-        return (2 * alpha * a * n.sqrt() / (cost * width)) ** (1 / (alpha + 0.5))
-    return (alpha * a * n / (cost * width)) ** (1 / (1 + alpha))
+        return (2 * alpha * (a / cost) * (n.sqrt() / width)) ** (1 / (alpha + 0.5))
+    return (alpha * (a / cost) * (n / width)) ** (1 / (1 + alpha))
 
 
 def data_exponent(risk_exponent: float | Tensor, rate: str = "slow") -> Tensor:

@@ -43,11 +43,10 @@ class Line:
 
     def at(self, t: float | Tensor) -> PostNormResNet:
         """The model at step t, a number or (net,)."""
-        (t,) = as_tensors(t=t)
-        require_finite(t=t)
+        t = self.model.per_net(t=t)
         moved = {}
         for name, tangent in self.tangent.items():
-            moved[name] = self.model.params[name] + t.to(tangent).reshape(-1, *[1] * (tangent.dim() - 1)) * tangent
+            moved[name] = self.model.params[name] + t.reshape(-1, *[1] * (tangent.dim() - 1)) * tangent
         return replace(self.model, params=self.model.params | moved)
 
 
@@ -71,6 +70,7 @@ def steepest(
     >>> [bool(steepest(model, 1, x, y, 4, init).gain > 0) for init in ("zero_out", "zero_in", "zero_both")]
     [True, False, False]
     """
+    model.require_sample(x, y)
     new = insert_block(model, layer, hidden, init, generators, activation)
     tangent = {name: -grad for name, grad in _gradients(new, layer, x, y, loss).items()}
     with torch.no_grad():
@@ -88,6 +88,7 @@ def descend(line: Line, x: Tensor, y: Tensor, steps: int, lr: float = 0.1) -> Po
     >>> torch.equal(after(x), model(x))  # dead
     True
     """
+    _require_line(line)
     return fit(line.model, x, y, steps, batch=None, only=list(line.tangent), optimizer=SGD(lr)).model
 
 
@@ -99,6 +100,7 @@ def slope_along(line: Line, x: Tensor, y: Tensor) -> Tensor:
     >>> bool((slope_along(line, x, y) + line.gain).abs() < 1e-12)
     True
     """
+    _require_line(line)
     grads = _gradients(line.model, line.layer, x, y, line.loss)
     return sum((grads[name] * tangent).flatten(1).sum(1) for name, tangent in line.tangent.items())
 
@@ -110,9 +112,12 @@ def gain_along(line: Line, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     >>> gain_along(steepest(model, 1, x, y, 4, "zero_both"), x, y, torch.tensor([0.5, 1.0], dtype=torch.float64))
     tensor([[0., 0.]], dtype=torch.float64)
     """
+    _require_line(line)
     (t,) = as_tensors(t=t)
     if t.dim() not in (1, 2) or t.shape[:-1] not in ((), (line.model.n_nets,)) or 0 in t.shape:
         raise ValueError(f"t must be (step,) or ({line.model.n_nets}, step), got {tuple(t.shape)}")
+    require_finite(t=t)
+    line.model.require_sample(x, y)
     with torch.no_grad():
         z = line.model.bottom(x, line.layer)
 
@@ -172,6 +177,8 @@ def journey(
     require_whole(2, points=points)
     require_whole(1, grid=grid)
     (reach,) = as_tensors(reach=reach)
+    if reach.dim():
+        raise ValueError(f"reach must be a number, got shape {tuple(reach.shape)}")
     require_positive(reach=reach)
     unit = (line.energy / model.width).sqrt()
     unit = 1 / torch.where(unit > 0, unit, 1)
@@ -202,8 +209,7 @@ def _speed(new: PostNormResNet, layer: int, z: Tensor, tangent: Params) -> Tenso
 
 def _gradients(new: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str) -> Params:
     """Of the mean loss with respect to the weights of block ``layer`` + 1."""
-    if 0 in x.shape:
-        raise ValueError(f"x must not be empty, got {tuple(x.shape)}")
+    new.require_sample(x, y)
     names = block_names(new, layer + 1)
     with torch.no_grad():
         z = new.bottom(x, layer)
@@ -211,3 +217,8 @@ def _gradients(new: PostNormResNet, layer: int, x: Tensor, y: Tensor, loss: str)
     with torch.enable_grad():
         total = sample_losses(new.top(z, layer, new.params | own), y, loss).mean(1).sum()
         return dict(zip(names, torch.autograd.grad(total, list(own.values())), strict=True))
+
+
+def _require_line(line: Line) -> None:
+    if not isinstance(line, Line):
+        raise TypeError(f"line must be a Line, as steepest(...) gives it, got {type(line).__name__}")

@@ -15,6 +15,7 @@ from labkit import compute, training
 from labkit.depth.jumpboard import (
     RIDGE,
     activation_gradient,
+    direction_from,
     draw_features,
     fall_back,
     features,
@@ -22,9 +23,17 @@ from labkit.depth.jumpboard import (
     mean_loss,
     moments,
 )
-from labkit.depth.network import FIRST_SEED, PostNormResNet, block_names, fit, insert_block
+from labkit.depth.network import (
+    FIRST_SEED,
+    PostNormResNet,
+    block_names,
+    fit,
+    insert_block,
+    require_pair,
+    require_several,
+)
 from labkit.depth.task import TeacherTask
-from labkit.validate import require_whole
+from labkit.validate import as_tensors, refuse, require_finite, require_whole
 
 WAYS = ("jumpboard", "fresh", "continue", "insert", "block")
 WEIGHTS, SAMPLE, FRESH, ORDER, FURTHER = range(5)  # what a seed is used for
@@ -40,6 +49,7 @@ class Students(NamedTuple):
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
     """One generator a seed, another one for each purpose."""
+    require_whole(0, **{f"seeds[{i}]": seed for i, seed in enumerate(seeds)})
     return training.generators([10 * int(seed) + 100_000 + purpose for seed in seeds])
 
 
@@ -143,6 +153,8 @@ def insertion(
     True
     """
     model, x, y = old
+    if len(seeds) != model.n_nets:
+        raise ValueError(f"seeds must be those of old, {model.n_nets}, one a net, got {len(seeds)}")
     if population is None:
         population = task.sample_inputs(20_000, compute.generator(0), x.dtype)
     fresh = task.sample_each(x.shape[1], streams(seeds, FRESH), x.dtype)
@@ -187,24 +199,23 @@ def block_scores(
 
     The samples (x, y) ``chosen`` choose each ridge direction V, the others are scored. A block has the first m of the
     same features, so the wider one can do what the narrower one does. Same as ``jumpboard.direction`` and ``scores``
-    for each m, in a third of the time.
+    for each m, in a third of the time. Raises ValueError for no block, ridge < 0, and as ``activation_gradient`` does.
 
     >>> model, x = PostNormResNet(3, 8, 2, 8, 2), torch.eye(3, dtype=torch.float64)
     >>> sample = x, torch.tensor([0, 1, 0])
     >>> block_scores(model, 1, sample, sample, blocks=(2, 4)).shape
     torch.Size([1, 2, 3])
     """
-    require_whole(1, **{f"blocks[{i}]": m for i, m in enumerate(blocks)})
+    require_several(1, blocks=blocks)
+    require_pair(chosen=chosen, judged=judged)
+    known_g, g = (activation_gradient(model, layer, *sample) for sample in (chosen, judged))
     w1 = draw_features(model, max(blocks))
     first, phi = (features(model, model.bottom(x, layer), w1) for x, _ in (chosen, judged))
-    known = moments(activation_gradient(model, layer, *chosen), first)
-    g = activation_gradient(model, layer, *judged)
+    known = moments(known_g, first)
     found = []
     for m in blocks:
-        second = known.second[:, :m, :m]
-        lam = ridge * second.diagonal(dim1=1, dim2=2).mean(1)[:, None]
-        v = -torch.linalg.solve(second + torch.diag_embed(lam.expand(-1, m)), known.cross[..., :m].mT)  # (net, m, d)
-        found.append((torch.einsum("i...m,imd->i...d", phi[..., :m], v) * g).flatten(2).sum(2))
+        v = direction_from(known, layer, w1[:, :m], ridge=ridge).v  # (net, d, m)
+        found.append((torch.einsum("i...m,idm->i...d", phi[..., :m], v) * g).flatten(2).sum(2))
     return torch.stack(found, 1)
 
 
@@ -212,13 +223,19 @@ def mean_scores(scores: Tensor, n: int) -> Tensor:
     """What n samples show of a direction: means of scores (..., sample) over groups of n → (..., group), in units of G.
 
     −1 is what infinitely many show, a mean ≥ 0 shows no descent; the scatter is sd(s)/(G√n). The samples that do not
-    fill a group are left out. Raises ValueError unless 1 ≤ n ≤ their number.
+    fill a group are left out. Raises ValueError unless 1 ≤ n ≤ their number, for NaN and where all scores sum to 0.
 
     >>> mean_scores(torch.tensor([-1.0, -3.0, 1.0, -1.0]), n=2)
     tensor([-2., -0.])
     """
+    (scores,) = as_tensors(scores=scores)
+    if not scores.dim() or 0 in scores.shape:
+        raise ValueError(f"scores must be (..., sample) and not empty, got {tuple(scores.shape)}")
+    require_finite(scores=scores)
     require_whole(1, n=n)
     if n > scores.shape[-1]:
         raise ValueError(f"n must lie in [1, {scores.shape[-1]}], the number of scores, got {n}")
     groups = scores[..., : scores.shape[-1] // n * n].unflatten(-1, (-1, n)).mean(-1)
-    return groups / scores.mean(-1, keepdim=True).abs()
+    unit = scores.mean(-1, keepdim=True).abs()
+    refuse("|mean of scores|", unit, unit > 0, "must be > 0: it is the unit")
+    return groups / unit

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from labkit.data import digits
-from labkit.depth.network import PostNormResNet, require_loss
-from labkit.validate import require_generator, require_positive, require_whole
+from labkit.depth.network import PostNormResNet, require_dtype, require_generators, require_loss
+from labkit.validate import as_tensors, require_finite, require_generator, require_positive, require_whole
 
 DIM, WIDTH, DEPTH, N_CLASSES = 8, 16, 4, 4
 TEMPERATURE = 3.0
@@ -54,7 +54,10 @@ class TeacherTask:
     def __post_init__(self, generator: torch.Generator) -> None:
         require_whole(1, dim=self.dim)
         require_generator(generator)
-        require_positive(temperature=torch.as_tensor(self.temperature, dtype=torch.float64, device="cpu"))
+        (temperature,) = as_tensors(temperature=self.temperature)
+        require_positive(temperature=temperature)
+        if temperature.dim():
+            raise ValueError(f"temperature must be a number, got shape {tuple(temperature.shape)}")
         hidden = self.width if self.hidden is None else self.hidden
         sizes = (self.dim + 1, self.width, self.depth, hidden, self.n_classes)
         teacher = PostNormResNet(*sizes, generators=[generator], residual_std=RESIDUAL_STD)
@@ -66,8 +69,9 @@ class TeacherTask:
         return self.dim + 1
 
     def sample_inputs(self, n: int, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        """n inputs (n, dim + 1), drawn on the CPU and moved; dtype by default that of the teacher."""
+        """n inputs (n, dim + 1), drawn on the CPU and moved; a floating dtype, by default that of the teacher."""
         require_whole(1, n=n)
+        require_dtype(dtype)
         require_generator(generator)
         like = self.teacher.params["out"]
         xi = torch.randn(n, self.dim, dtype=torch.float64, generator=generator, device="cpu")
@@ -75,7 +79,11 @@ class TeacherTask:
         return x.to(like.device, dtype or like.dtype)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """P(y | x) of x (..., dim + 1) → (..., class), in the dtype of x."""
+        """P(y | x) of x (..., dim + 1) → (..., class), in the dtype of x. Raises ValueError for another x, NaN."""
+        (x,) = as_tensors(x=x)
+        if not x.dim() or x.shape[-1] != self.in_dim or 0 in x.shape:
+            raise ValueError(f"x must be (..., {self.in_dim}) and not empty, got {tuple(x.shape)}")
+        require_finite(x=x)
         like = self.teacher.params["out"]
         flat = x.reshape(-1, self.in_dim).to(like.dtype)
         parts = [self.teacher(rows)[0] for rows in flat.split(ROWS)]
@@ -94,6 +102,7 @@ class TeacherTask:
         self, n: int, generators: Sequence[torch.Generator], dtype: torch.dtype | None = None
     ) -> tuple[Tensor, Tensor]:
         """One sample for each net: x (net, n, dim + 1), y (net, n)."""
+        require_generators(generators)
         xs, ys = zip(*(self.sample(n, generator, dtype) for generator in generators), strict=True)
         return torch.stack(xs), torch.stack(ys)
 
@@ -114,6 +123,11 @@ class TeacherTask:
     def losses(self, model: PostNormResNet, x: Tensor, loss: str = "ce") -> Tensor:
         """E[ℓ(f(x), y) | x] of each net and input: (net, n); differences of two models on the same x are paired."""
         require_loss(loss)
+        model.require_sample(x)
+        if x.dim() != 2:
+            raise ValueError(f"x must be (n, {self.in_dim}), the same for all nets, got {tuple(x.shape)}")
+        if model.n_classes != self.n_classes:
+            raise ValueError(f"model must have the {self.n_classes} classes of the task, got {model.n_classes}")
         found = []
         with torch.no_grad():
             for rows in x.split(ROWS):

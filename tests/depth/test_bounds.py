@@ -3,7 +3,7 @@ a second implementation, and the tables of the theory notes."""
 
 import itertools
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 from scipy.stats import binom
 
 from labkit import compute, training
-from labkit.depth import bounds, jumpboard, task
+from labkit.depth import bounds
 from labkit.depth.bounds import (
     NormClass,
     collapse,
@@ -35,7 +35,8 @@ from labkit.depth.bounds import (
     sensitivities,
     top_lipschitz,
 )
-from labkit.depth.network import ConvPostNormResNet, PostNormResNet, fit, insert_block
+from labkit.depth.network import ConvPostNormResNet, PostNormResNet, insert_block
+from tests.verify.depth import FLIPS, MARGIN, SPREAD, full_class
 
 F64 = torch.float64
 MATRICES = ("w_in", "w_1", "w_2", "w_out")
@@ -712,6 +713,74 @@ def test_blocks_may_differ():
     assert cover_bound(1e6, replace(CLASS, hidden=4)) < cover_bound(1e6, half) < cover_bound(1e6, CLASS)
 
 
+def slow_chain(net, depth):
+    """ŝ_l and r_l of one class, block by block in Python numbers."""
+    scale, rms = [math.hypot(net.input_rms, net.eps**0.5)], [net.input_rms]
+    rms[0] /= scale[0] or 1
+    for block in range(depth):
+        low = max((1 - net.s_1[block].item() * net.s_2[block].item()) * rms[-1], 0, net.measured_rms[block].item())
+        root = math.hypot(low, net.eps**0.5)
+        scale.append(1.0 if net.inserted == block + 1 else root)
+        rms.append(low if net.inserted == block + 1 else low / (root or 1))
+    return scale, rms
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 0.3])
+@pytest.mark.parametrize("depth", [1, 2, 3, 5, 8, 33, 64])
+def test_the_chain_is_that_of_a_loop(depth, eps):
+    """Blocks small and large, seen and unseen, one without N, an input that may vanish."""
+    for seed in range(12):
+        u = torch.rand(3, depth, dtype=F64, generator=compute.generator(100 * depth + seed))
+        net = replace(
+            CLASS,
+            depth=depth,
+            eps=eps,
+            s_1=2 * u[0] if seed % 3 else u[0],
+            s_2=torch.ones(depth, dtype=F64),
+            measured_rms=torch.where(u[1] < 0.3, u[2], 0) if seed % 2 else torch.zeros(depth, dtype=F64),
+            input_rms=0.0 if seed == 5 else 0.5,
+            inserted=None if seed % 4 else 1 + seed % depth,
+        )
+        scale, rms = slow_chain(net, depth)
+        found = lip_chain(net)
+        torch.testing.assert_close(found.scale, tensor(*scale), rtol=1e-12, atol=0)
+        torch.testing.assert_close(found.rms, tensor(*rms), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("loss_range", [1.0, 5.0])
+def test_the_search_for_the_resolution_misses_nothing(loss_range):
+    """All η of the grid, for sizes, norms and samples of all orders at once."""
+    reach = torch.linspace(-40, 400, 23, dtype=F64)[:, None, None, None] - tensor(0.0, 3.0, 30.0)
+    entries = torch.logspace(0, 7, 8, dtype=F64)[:, None, None].expand(-1, 1, 3)
+    n, fail = torch.logspace(0, 15, 16, dtype=F64), tensor(0.05)
+    found = bounds._cover(reach, entries, n, fail, tensor(loss_range)[0])
+    eta = bounds.RESOLUTIONS
+    size = (entries[..., None] * torch.logaddexp(reach[..., None] - eta.log(), tensor(0.0))).sum(-2)
+    every = 2 * eta + loss_range * ((size + math.log(2 / 0.05)) / (2 * n[:, None])).sqrt()
+    torch.testing.assert_close(found, every.amin(-1), rtol=1e-12, atol=0)
+    assert (every.argmin(-1) == 0).any() and (every.argmin(-1) == 160).any()
+    for alone in (0, 7, 15):  # and where few of them are looked at together
+        one = bounds._cover(reach[5, 0], entries[3], n[alone], fail, tensor(loss_range)[0])
+        torch.testing.assert_close(one, every[5, 3, alone].amin(-1, keepdim=True), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("size", [0.5, 1.01, 1.5])
+@pytest.mark.parametrize("field", ["s_1", "eps", "input_rms", "measured_rms", "s_out"])
+def test_gradients_are_those_of_differences(field, size):
+    """Also where a block may cancel its input, and nothing is infinite."""
+    values = {"s_1": size, "eps": 1e-3, "input_rms": 0.3, "measured_rms": 0.2, "s_out": 2.0}
+    for bound in (cover_bound, rademacher_bound):
+
+        def at(value, bound=bound):
+            return bound(1e12, replace(CLASS, s_2=1.0, **values | {field: value}))
+
+        leaf = torch.tensor(values[field], dtype=F64, requires_grad=True)
+        (slope,) = torch.autograd.grad(at(leaf), leaf)
+        h = 1e-6 * values[field]
+        ahead, back = (at(values[field] + sign * h) for sign in (1, -1))
+        assert slope.item() == pytest.approx((ahead - back).item() / (2 * h), rel=2e-3, abs=1e-9)
+
+
 def test_float32_and_gradients():
     net = replace(CLASS, s_1=torch.tensor(0.3, requires_grad=True))
     value = cover_bound(1e6, net)
@@ -816,26 +885,10 @@ def test_how_the_routes_relate():
     torch.testing.assert_close(free, route_a(old, margin, gain, eps))
 
 
-MARGIN, REACH, SPREAD = 0.0726, 3.05, 3.22  # Δ_R; λbφ_max and bφ̄ behind section e's first rows, not given there
-ROWS = {  # margin, bound of n: where 2ε < Δ_R and 2ε < Δ_R/2 in the notes
-    "1 direction": (MARGIN, lambda n: directions_bound(n, 1, 1.0, 1.0, REACH, fresh_sample=True), 5.3e3, 2.2e4),
-    "16 directions": (MARGIN, lambda n: directions_bound(n, 16, 1.0, 1.0, REACH, fresh_sample=True), 6.3e4, 2.7e5),
-    "frozen": (MARGIN, lambda n: frozen_class_bound(n, 1.0, 0.49, 16, SPREAD, fresh_sample=True), 2.8e5, 1.1e6),
-    "frozen, l=1": (0.0370, lambda n: frozen_class_bound(n, 1.0, 808, 16, SPREAD, fresh_sample=True), 2.5e12, 1e13),
-    "frozen, seen": (0.0370, lambda n: frozen_class_bound(n, 1.0, 2.8, 16, SPREAD, fresh_sample=True), 3.2e7, 1.3e8),
-    "1 direction, l=1": (
-        0.0370,
-        lambda n: directions_bound(n, 1, 1.0, 2.8, REACH / 0.49, fresh_sample=True),
-        2.5e4,
-        1.0e5,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", FLIPS)
 def test_where_the_bounds_flip_in_the_notes(name):
     """Section e: two numbers that the notes leave out, λbφ_max and bφ̄, give twelve that they state."""
-    margin, bound, population, test = ROWS[name]
+    margin, bound, population, test = FLIPS[name]
     assert samples_needed(bound, margin / 2).item() == pytest.approx(population, rel=0.06)
     found = samples_needed(bound, margin / 4)
     assert found.item() == pytest.approx(test, rel=0.06)
@@ -850,19 +903,9 @@ def test_where_the_full_class_flips_for_a_trained_network(layer, expected):
     """Section e, D = 2, d = 16, full class: trained norms, the largest margin along a ridge direction; to a factor 2
     (other draws of teacher and students).
     """
-    teacher = task.TeacherTask(compute.generator(task.TEACHER_SEED))
-    x, y = teacher.sample(4000, compute.generator(0))
-    fresh, pool = teacher.sample(5000, compute.generator(1)), teacher.sample_inputs(5000, compute.generator(2))
-    old = fit(PostNormResNet(9, 16, 2, 16, 4), x, y, 300).model
-    along = jumpboard.direction(old, layer, *fresh, w1=16, loss="prob")
-    steps = jumpboard.line_search(old, along, *fresh).t * torch.arange(0.5, 6.5, 0.5, dtype=F64)
-    boards = [jumpboard.insert_direction(old, along, t) for t in steps]
-    gains = torch.stack([teacher.risk(old, pool, "prob") - teacher.risk(board, pool, "prob") for board in boards])
-    best = gains.argmax()
-    around = network_class(boards[best], x)
-    found = samples_needed(lambda n: cover_bound(n, around), gains[best] / 2).item()
-    assert expected / 2 < found < 2 * expected
-    assert "and may cancel its input" in collapse(around)  # trained blocks have s > 1
+    found = full_class(layer, 0)
+    assert expected / 2 < found["n"] < 2 * expected
+    assert found["large"]  # trained blocks have s > 1
 
 
 @pytest.mark.parametrize("route", bounds.ROUTES)
@@ -941,6 +984,114 @@ def test_decomposition_is_exact():
 # ---- bad input
 
 FRESH = {"fresh_sample": True}
+ELEMENTWISE = {  # every function of numbers that broadcast, with a value for each argument
+    "cross_entropy_range": (bounds.cross_entropy_range, {"width": 4.0, "n_classes": 3.0, "s_out": 1.0}),
+    "frozen_class_bound": (
+        lambda **named: frozen_class_bound(**named, fresh_sample=True),
+        {"n": 1e4, "radius": 1.0, "lipschitz": 0.5, "width": 16.0, "feature_rms": 3.0, "feature_max": 4.0}
+        | {"fail_prob": 0.05},
+    ),
+    "path_norm_bound": (
+        lambda **named: path_norm_bound(**named, fresh_sample=True),
+        {"n": 1e4, "path_norm": 1.0, "lipschitz": 0.5, "width": 16.0, "fail_prob": 0.05, "loss_range": 1.0},
+    ),
+    "directions_bound": (
+        lambda **named: directions_bound(**named, fresh_sample=True),
+        {"n": 1e4, "directions": 2.0, "radius": 1.0, "lipschitz": 0.5, "feature_max": 4.0, "fail_prob": 0.05}
+        | {"loss_range": 1.0},
+    ),
+    "population_bound": (
+        bounds.population_bound,
+        {"old": 0.5, "margin": 0.1, "erm_gain": 0.0, "eps_train": 0.1},
+    ),
+    "route_a": (route_a, {"test_old": 0.5, "margin": 0.1, "erm_gain": 0.0, "eps_train": 0.1}),
+    "route_a_failure": (route_a_failure, {"margin": 0.1, "test_size": 100.0, "loss_range": 1.0}),
+    "route_a_free": (
+        route_a_free,
+        {"test_old": 0.5, "margin": 0.1, "erm_gain": 0.0, "eps_train": 0.1, "test_size": 9.0, "fail_prob": 0.1}
+        | {"loss_range": 1.0},
+    ),
+    "route_b": (
+        route_b,
+        {"test_old": 0.5, "test_margin": 0.1, "erm_gain": 0.0, "eps_train": 0.1, "eps_test": 0.1},
+    ),
+    "route_b_prime": (
+        route_b_prime,
+        {"test_old": 0.5, "test_margin": 0.1, "erm_gain": 0.0, "eps_train": 0.1, "test_size": 9.0, "fail_prob": 0.1}
+        | {"loss_range": 1.0},
+    ),
+    "hoeffding_deviation": (bounds.hoeffding_deviation, {"test_size": 9.0, "fail_prob": 0.1, "loss_range": 1.0}),
+    "hoeffding_test_size": (hoeffding_test_size, {"margin": 0.1, "delta": 0.1, "loss_range": 1.0}),
+    "promise_from": (
+        lambda **named: bounds.promise_from(lambda n: 2 / n.sqrt(), **named)[1],
+        {"margin": 0.05, "test_size": 1e6, "fail_prob": 0.05, "loss_range": 1.0},
+    ),
+    "decompose_test_change": (
+        lambda **named: decompose_test_change(**named).gap,
+        dict.fromkeys(["test_old", "test_jump", "test_new", "train_jump", "train_new"], 0.5),
+    ),
+    "top_lipschitz": (lambda **named: top_lipschitz(CLASS, 2, **named), {"radius": 1.0, "feature_max": 0.1}),
+    "cover_bound": (lambda n, fail_prob: cover_bound(n, CLASS, fail_prob), {"n": 1e4, "fail_prob": 0.05}),
+    "rademacher_bound": (lambda n, fail_prob: rademacher_bound(n, CLASS, fail_prob), {"n": 1e4, "fail_prob": 0.05}),
+}
+elementwise = pytest.mark.parametrize("name", ELEMENTWISE)
+
+
+@elementwise
+def test_every_argument_broadcasts(name):
+    """Each in turn as (2, 1) beside all others as (3,): each place has the value of numbers alone."""
+    function, values = ELEMENTWISE[name]
+    alone = function(**values)
+    for one in values:
+        mixed = {key: torch.full((2, 1) if key == one else (3,), value, dtype=F64) for key, value in values.items()}
+        found = function(**mixed)
+        assert found.shape == ((2, 3) if len(values) > 1 else (2, 1))
+        torch.testing.assert_close(found, alone.expand(2, 3), rtol=1e-4 if name == "promise_from" else 1e-9, atol=0)
+
+
+@elementwise
+def test_shapes_that_do_not_broadcast_are_refused_by_name(name):
+    function, values = ELEMENTWISE[name]
+    for one, other in itertools.permutations(values, 2):
+        shapes = {one: torch.full((2,), values[one]), other: torch.full((3,), values[other])}
+        with pytest.raises(ValueError, match="these shapes do not broadcast: ") as refused:
+            function(**values | shapes)
+        assert f"{one} (2,)" in str(refused.value) and f"{other} (3,)" in str(refused.value)
+
+
+@elementwise
+def test_no_number_may_be_nan_or_a_list(name):
+    function, values = ELEMENTWISE[name]
+    for one in values:
+        with pytest.raises(ValueError, match=rf"{one}\[1\] = nan"):
+            function(**values | {one: tensor(values[one], math.nan)})
+        with pytest.raises(TypeError, match=f"{one} must be a number or a torch tensor"):
+            function(**values | {one: [values[one]]})
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(NormClass) if f.name not in ("inserted",)])
+def test_every_field_of_a_class_is_admitted_by_name(field):
+    """A wrong shape, an empty batch, NaN and a list, for both bounds."""
+    value = getattr(CLASS, field) or 1.0
+    own = (5, 1) if field in bounds.PER_BLOCK else (5,)
+    for bound in (cover_bound, rademacher_bound):
+        with pytest.raises(ValueError, match=rf"do not broadcast: .*{field} \(5,\).*n \(3,\)"):
+            bound(torch.full((3,), 1e4, dtype=F64), replace(CLASS, **{field: torch.full(own, value, dtype=F64)}))
+        with pytest.raises(ValueError, match=rf"{field} must not be empty, got shape \(0,.*\)"):
+            bound(1e4, replace(CLASS, **{field: torch.ones(0, *own[1:], dtype=F64)}))
+        with pytest.raises(ValueError, match=rf"{field}.* nan"):
+            bound(1e4, replace(CLASS, **{field: math.nan}))
+        with pytest.raises(TypeError, match=f"{field} must be a number or a torch tensor"):
+            bound(1e4, replace(CLASS, **{field: [1.0]}))
+
+
+def test_hoeffding_in_float32_is_that_in_float64():
+    for scale in (1e-25, 1e25):  # a margin and a range in any unit
+        margin, b = torch.tensor(0.0726 * scale), torch.tensor(scale)
+        assert hoeffding_test_size(margin, 0.05, b).item() == pytest.approx(4547, rel=1e-3)
+        assert route_a_failure(margin, 1e4, b).item() == pytest.approx(0.00138, rel=1e-2)
+
+
 REFUSED = {
     "fresh_sample must be True: a sample that trained the old model also chose the class around it, and a bound for a "
     "fixed class does not apply; use cover_bound over the full class, or split the sample": lambda: frozen_class_bound(
@@ -1000,10 +1151,33 @@ REFUSED = {
     "eps_train must be >= 0, got -0.1": lambda: route_a(0.5, 0.1, 0.0, -0.1),
     "test_margin must be finite, got nan": lambda: route_b(0.5, math.nan, 0.0, 0.1, 0.1),
     "target must be positive and finite, got 0.0": lambda: samples_needed(lambda n: 1 / n, 0.0),
+    "old must be a NormClass, got float": lambda: bounds.nested_bounds(1.0, 1, 1.0),
+    "new must be a NormClass, got float": lambda: bounds.nested_bounds(CLASS, 1, 1.0, new=1.0),
+    "layer must be a whole number, got '1'": lambda: bounds.nested_bounds(CLASS, "1", 1.0),
+    "directions must be several whole numbers, .*, got 3": lambda: bounds.nested_bounds(CLASS, 1, 1.0, directions=3),
+    "directions must hold at least one": lambda: bounds.nested_bounds(CLASS, 1, 1.0, directions=()),
+    r"x must have at least 2 axes and one entry, got \(\)": lambda: norm_class(
+        torch.eye(3), torch.eye(3)[None], torch.eye(3)[None], torch.eye(3), 1.0
+    ),
+    "target must not be empty": lambda: samples_needed(lambda n: 1 / n, torch.ones(0)),
+    r"bound\(n\).* = nan must be a number|bound\(n\) must be a number, got nan": lambda: samples_needed(
+        lambda n: (n - 10).sqrt(), 0.1
+    ),
+    "bound must be a function of n, got float": lambda: samples_needed(0.5, 0.1),
+    r"bound\(n\) must be a tensor for a tensor n, got float": lambda: samples_needed(lambda n: 0.5, 0.1),
+    r"do not broadcast: bound\(n\) \(2,\), target \(3,\)": lambda: samples_needed(
+        lambda n: tensor(1.0, 2.0) / n, tensor(0.1, 0.2, 0.3)
+    ),
+    "low must be a number or a torch tensor, got str": lambda: samples_needed(lambda n: 1 / n, 0.1, low="1"),
+    r"move must lie in \[0, inf\), got nan": lambda: bounds.nested_bounds(CLASS, 1, math.nan),
+    r"directions\[1\] must be >= 1, got 0": lambda: bounds.nested_bounds(CLASS, 1, 1.0, directions=(1, 0)),
+    r"feature_max\[1\] = 2.0 must be >= feature_rms": lambda: frozen_class_bound(
+        10.0, 1.0, 0.5, 16, 3.0, **FRESH, feature_max=tensor(4.0, 2.0)
+    ),
     "route must be one of A, B, B', got 'C'": lambda: bounds.promise_from(lambda n: 1 / n, 0.1, 10, route="C"),
     "margin must be positive and finite, got 0.0": lambda: bounds.promise_from(lambda n: 1 / n, 0.0, 10),
     r"typical must lie in \(0, 1\], got 0.0": lambda: bounds.nested_bounds(CLASS, 1, 1.0, 0.0),
-    "low and high must satisfy": lambda: samples_needed(lambda n: 1 / n, 0.1, low=10, high=2),
+    "low and high must be numbers with 0 < low < high": lambda: samples_needed(lambda n: 1 / n, 0.1, low=10, high=2),
     "test_new must be finite, got inf": lambda: decompose_test_change(0.5, 0.5, math.inf, 0.5, 0.5),
     r"n_classes must lie in \[2, inf\), got 1.0": lambda: bounds.cross_entropy_range(4, 1, 1.0),
 }

@@ -145,6 +145,18 @@ def test_scores_and_the_direction_agree(trained, sample, task):
     assert (needed[1] < needed[0]).all()
 
 
+@pytest.mark.parametrize("dtype, powers", [(torch.float32, (-25, 25)), (F64, (-200, 200))])
+def test_sample_sizes_do_not_depend_on_the_unit(dtype, powers):
+    """They are ratios: scores in any unit, whose squares may leave the floats."""
+    scores = (randn(3, 200) - 0.3).to(dtype)
+    for power in powers:
+        torch.testing.assert_close(samples_to_see(scores * 10.0**power), samples_to_see(scores))
+        mean, std = (torch.tensor(v * 10.0**power, dtype=dtype) for v in (0.1, 1.0))
+        torch.testing.assert_close(
+            samples_by_rank(mean, std, 2.0).double(), samples_by_rank(0.1, 1.0, 2.0), rtol=1e-6, atol=0
+        )
+
+
 REFUSED = {
     "over must be one of channels, all, got 'pixels'": lambda: gradient_covariance(randn(1, 5, 3), "pixels"),
     r"g must be \(net, n, ..., d\) and not empty, got \(5, 3\)": lambda: gradient_covariance(randn(5, 3)),
@@ -157,12 +169,17 @@ REFUSED = {
     r"confidence must lie in \(0.5, 1\), got 1": lambda: samples_to_see(randn(5), 1),
     r"scores must be \(\.\.\., n\) with n >= 2, got \(1,\)": lambda: samples_to_see(randn(1)),
     "std must be positive and finite, got 0": lambda: samples_by_rank(1.0, 0.0, 2.0),
+    r"do not broadcast: mean \(2,\), std \(3,\)": lambda: samples_by_rank(torch.ones(2), torch.ones(3), 2.0),
+    r"do not broadcast: .*effective_rank \(3,\)": lambda: samples_by_rank(torch.ones(2), 1.0, torch.ones(3)),
+    r"scores\[1\] = nan must be finite": lambda: samples_to_see(torch.tensor([1.0, math.nan])),
+    r"scores must be \(\.\.\., n\) with n >= 2, got \(0, 5\)": lambda: samples_to_see(torch.ones(0, 5)),
+    "confidence must be a number, got str": lambda: samples_by_rank(1.0, 1.0, 2.0, "high"),
 }
 
 
 @pytest.mark.parametrize("sentence", REFUSED)
 def test_what_cannot_be_is_refused(sentence):
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
         REFUSED[sentence]()
 
 

@@ -151,6 +151,10 @@ REFUSING = {
     "require_eps",
     "require_activation",
     "require_loss",
+    "require_dtype",
+    "require_generators",
+    "require_pair",
+    "require_several",
     "streams",
     "classes_of",
 }  # no tensors in their results

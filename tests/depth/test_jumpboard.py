@@ -538,8 +538,10 @@ MODEL = dense()
 REFUSED = {
     "loss must be one of ce, prob, got 'mse'": lambda: activation_gradient(MODEL, 1, X, Y, "mse"),
     r"layer must lie in \[0, 3\], the depth, got 4": lambda: activation_gradient(MODEL, 4, X, Y),
-    r"y\[0, 3\] = 3 must be a class from 0 to 2": lambda: activation_gradient(MODEL, 1, X, torch.arange(60) % 4),
-    r"x must not be empty, got \(0, 5\)": lambda: activation_gradient(MODEL, 1, X[:0], Y[:0]),
+    r"y\[3\] = 3 must be a class from 0 to 2": lambda: activation_gradient(MODEL, 1, X, torch.arange(60) % 4),
+    r"x must be \(n, 5\) or \(3, n, 5\) and not empty, got \(0, 5\)": lambda: activation_gradient(
+        MODEL, 1, X[:0], Y[:0]
+    ),
     r"y must be int64 of shape \(60,\) or \(3, 60\), got torch.int64 \(59,\)": lambda: activation_gradient(
         MODEL, 1, X, Y[1:]
     ),

@@ -283,7 +283,9 @@ REFUSED = {
     "depth must be >= 0, got -1": lambda: PostNormResNet(5, 4, -1, 4, 3),
     "n_classes must be >= 2, got 1": lambda: PostNormResNet(5, 4, 1, 4, 1),
     r"eps must lie in \[0, inf\), got -1": lambda: PostNormResNet(5, 4, 1, 4, 3, -1.0),
-    r"residual_std must lie in \[0, inf\), got nan": lambda: PostNormResNet(5, 4, 1, 4, 3, residual_std=math.nan),
+    r"residual_std must be a number in \[0, inf\), got nan": lambda: PostNormResNet(
+        5, 4, 1, 4, 3, residual_std=math.nan
+    ),
     "activation must be one of relu, tanh, .*, got 'sin'": lambda: dense(activation="sin"),
     "norm must be one of rms, layer, got 'batch'": lambda: dense(norm="batch"),
     r"layer must lie in \[0, 3\], the depth, got 4": lambda: insert_block(dense(), 4, 3),

@@ -161,14 +161,102 @@ def test_constants_broadcast_and_know_the_ends():
     assert lipschitz_bound(0.0, gain=0.0).item() == 0
 
 
+WIDTHS = (*range(2, 41), 63, 64, 65, 100, 127, 128, 129, 199, 200)
+SCALES = 10.0 ** torch.arange(-20, 21, 5, dtype=F64)
+OF_LAYER = {  # every function that divides by s of u - mean u
+    "layer_norm": layer_norm,
+    "jacobian": lambda u, eps: jacobian(u, eps, "layer"),
+    "singular_values": lambda u, eps: torch.stack(singular_values(u, eps, "layer")),
+    "pair_bound": lambda u, eps: pair_bound(u, u, eps, "layer"),
+    "curvature_bound": lambda u, eps: curvature_bound(u, eps, "layer"),
+}
+both_types = pytest.mark.parametrize("dtype", [torch.float32, F64])
+
+
+@both_types
+@pytest.mark.parametrize("name", OF_LAYER)
+def test_a_vector_constant_up_to_rounding_has_no_layer_norm_without_eps(name, dtype):
+    """At each width and scale, also where the entries are equal only up to one unit of rounding."""
+    for width in WIDTHS:
+        for scale in SCALES.tolist():
+            u = torch.full((width,), 0.3 * scale, dtype=dtype)
+            off = u.clone()
+            off[width // 2] = torch.nextafter(off[0], off.new_tensor(math.inf))
+            for constant in (u, off, torch.stack([-u, u])):
+                with pytest.raises(ValueError, match=r"spread of u.* beyond rounding, when eps = 0"):
+                    OF_LAYER[name](constant, 0.0)
+    assert layer_norm(u, 1e-30).abs().max() == 0  # with any eps it is 0, exactly
+
+
+@both_types
+def test_a_nearly_constant_vector_keeps_its_direction(dtype):
+    """u = c + δ·noise with δ far above rounding: LayerNorm of what is stored, in exact arithmetic by float64."""
+    delta = 1e3 * torch.finfo(dtype).eps
+    for width in WIDTHS:
+        noise = randn(width, seed=width)
+        noise = noise / noise.abs().max()
+        for scale in SCALES:
+            u = (scale * (1 + delta * noise)).to(dtype)
+            own = (u - u[0]).double()
+            own = own - own.mean()
+            expected = own / own.square().mean().sqrt()
+            torch.testing.assert_close(layer_norm(u, 0.0).double(), expected, rtol=0, atol=20 * delta / 1e3 * width)
+
+
+@both_types
+@norms
+def test_constants_of_vectors_of_any_size(norm, dtype):
+    """u → cu and eps → c²eps multiplies s by c: exact for powers of 2, where squares and cubes leave the floats."""
+    u = randn(4, 6, seed=9).to(dtype)
+    for eps in (0.0, 0.25):
+        for power in (-60, -50, 50, 60) if dtype == torch.float32 else (-500, 500):
+            if eps and abs(power) > 50:
+                continue  # eps itself leaves float32
+            c = 2.0**power
+            other, its = u * c, eps * c * c
+            torch.testing.assert_close(NORMS[norm](other, its), NORMS[norm](u, eps))
+            torch.testing.assert_close(jacobian(other, its, norm) * c, jacobian(u, eps, norm))
+            for ours, one in zip(singular_values(other, its, norm), singular_values(u, eps, norm), strict=True):
+                torch.testing.assert_close(ours * c, one)
+            torch.testing.assert_close(
+                pair_bound(other, other.flip(0), its, norm) * c, pair_bound(u, u.flip(0), eps, norm)
+            )
+            torch.testing.assert_close(curvature_bound(other, its, norm) * c * c, curvature_bound(u, eps, norm))
+            torch.testing.assert_close(rms(other) / c, rms(u))
+            bounds = (lipschitz_bound(eps * k * k, rms(u) * k) for k in (c, 1.0))
+            torch.testing.assert_close(next(bounds) * c, next(bounds))
+
+
+def test_extreme_constants():
+    assert lipschitz_bound(0.0, 1e-200).item() == pytest.approx(1e200)
+    assert lipschitz_bound(torch.tensor(0.0), 1e-30).item() == pytest.approx(1e30)
+    across, along = singular_values(torch.full((3,), 1e-15), 1e-30)
+    assert across.item() == pytest.approx(1e15 / math.sqrt(2)) and along.item() == pytest.approx(1e15 / math.sqrt(8))
+    least = torch.tensor(0.0, dtype=F64, requires_grad=True)
+    lipschitz_bound(0.04, least).backward()
+    assert least.grad == 0
+
+
+@norms
+def test_gradients_pass_also_where_the_vector_is_zero(norm):
+    """∂N/∂u at u = 0 is C/√eps, by autograd and by `jacobian`."""
+    u = torch.zeros(4, dtype=F64)
+    found = torch.autograd.functional.jacobian(lambda v: NORMS[norm](v, 0.01), u)
+    torch.testing.assert_close(found, jacobian(u, 0.01, norm))
+    torch.testing.assert_close(found, 10 * (torch.eye(4, dtype=F64) - (0.25 if norm == "layer" else 0)))
+
+
 REFUSED = {
     r"eps must lie in \[0, inf\), got -1e-05": lambda: rms_norm(randn(3), -1e-5),
     r"eps must lie in \[0, inf\), got nan": lambda: layer_norm(randn(3), math.nan),
     r"u\[1\] = nan must be finite": lambda: rms_norm(torch.tensor([1.0, math.nan])),
     r"u must be \(\.\.\., d\) and not empty, got \(\)": lambda: rms_norm(torch.tensor(1.0)),
     r"u must be \(\.\.\., d\) and not empty, got \(2, 0\)": lambda: rms_norm(torch.ones(2, 0)),
-    r"rms of u\[1\] = 0 must be > 0 when eps = 0": lambda: rms_norm(torch.tensor([[1.0], [0.0]]), 0.0),
-    r"rms of u - mean must be > 0 when eps = 0.*got 0": lambda: layer_norm(torch.ones(3), 0.0),
+    r"largest \|entry\| of u\[1\] = 0 must be > 0 when eps = 0": lambda: rms_norm(torch.tensor([[1.0], [0.0]]), 0.0),
+    r"largest \|entry\| of u must be <= .*got 3e\+38": lambda: rms_norm(torch.full((2,), 3e38)),
+    r"u must be \(\.\.\., d\) and not empty, got \(0,\)": lambda: rms(torch.ones(0)),
+    "u.0. = nan must be finite": lambda: rms(torch.tensor([math.nan])),
+    r"spread of u must be > 0, beyond rounding, when eps = 0.*got 0": lambda: layer_norm(torch.ones(3), 0.0),
     r"norm must be one of rms, layer, got 'batch'": lambda: jacobian(randn(3), norm="batch"),
     r"min_rms must lie in \[0, inf\), got -1": lambda: lipschitz_bound(1e-5, -1.0),
     r"do not broadcast: u \(3,\), v \(4,\)": lambda: pair_bound(randn(3), randn(4)),

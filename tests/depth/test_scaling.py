@@ -1,5 +1,6 @@
 """The laws against their recursions, sums and minimizers run in full, and the exponents against slopes."""
 
+import itertools
 import math
 
 import numpy as np
@@ -126,6 +127,85 @@ def test_deepest_useful_is_the_first_crossing():
     worth, price = 2.0 * depth**-0.8, 0.05 * 16 * (depth / 1e6).sqrt()
     crossing = 1 + deepest_useful(-worth.diff(), price.diff())
     assert abs(crossing - best_depth(1e6, 16.0, 2.0, 0.8, 0.05)) <= 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_signal_excess_at_the_ends_of_its_exponent(dtype):
+    """Between the integrals of the docstring at every exponent; the first gain alone when that is all."""
+    alpha = torch.logspace(-8, 1, 40, dtype=dtype)
+    for depth in (2.0, 30.0, 1e4, 1e12):
+        found = signal_excess(depth, 1.0, alpha).double() * alpha.double()
+        low, high = (d ** -alpha.double() for d in (depth, depth - 1))
+        slack = 4 * torch.finfo(dtype).eps ** (2 / 3)  # what 1 + α forgets of a small α, or its series leaves out
+        within = (found >= low * (1 - slack)) & (found <= high * (1 + slack))
+        assert (within | (high < torch.finfo(dtype).tiny)).all()
+    assert signal_excess(1.0, 1.0, tensor(1e-3).to(dtype)).item() == pytest.approx(1000.5771430, rel=1e-6)
+    assert signal_excess(1.0, 1.0, tensor(1e-7).to(dtype)).item() == pytest.approx(1e7 + 0.5772157, rel=1e-7)
+    steep = tensor(1e4, 9e4, 1.1e5, 1e10, 1e25, 1e30).to(dtype)
+    assert (signal_excess(2.0, 1.0, steep) == 0).all() and (signal_excess(1.0, 3.0, steep) == 3).all()
+    assert signal_excess(2, 1, 1e300) == 0 and signal_excess(1, 1, 1e300) == 1
+    assert signal_excess(1 + 1e-6, 1.0, 1e6).item() == pytest.approx(math.exp(-1), rel=1e-5)
+
+
+LAWS = {  # arguments all broadcast
+    "dominated_excess": (dominated_excess, {"depth": 3.0, "initial": 1.0, "gain": 0.1, "risk_exponent": 1.0}),
+    "signal": (signal, {"depth": 3.0, "amplitude": 1.0, "risk_exponent": 1.0, "curvature": 1.0}),
+    "signal_excess": (signal_excess, {"depth": 3.0, "amplitude": 1.0, "risk_exponent": 1.0}),
+    "visible_depth": (
+        visible_depth,
+        dict.fromkeys(
+            ["n", "width", "amplitude", "risk_exponent", "noise_std", "width_exponent", "curvature", "z"], 2.0
+        ),
+    ),
+    "data_risk": (data_risk, dict.fromkeys(["depth", "n", "width", "amplitude", "risk_exponent", "cost"], 2.0)),
+    "best_depth": (best_depth, dict.fromkeys(["n", "width", "amplitude", "risk_exponent", "cost"], 2.0)),
+    "dominated_recursion": (
+        lambda **named: dominated_recursion(2, **named),
+        {"initial": 1.0, "gain": 0.1, "risk_exponent": 1.0},
+    ),
+    "deepest_useful": (deepest_useful, {"marginal_gain": 1.0, "marginal_cost": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_shapes_that_do_not_broadcast_are_refused_by_name(name):
+    """For every pair of arguments."""
+    law, values = LAWS[name]
+    for one, other in itertools.permutations(values, 2):
+        shapes = {one: torch.full((2,), values[one]), other: torch.full((3,), values[other])}
+        with pytest.raises(ValueError, match=rf"do not broadcast: (.*{one} \(2,\)|.*{other} \(3,\)){{1,2}}"):
+            law(**values | shapes)
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_no_law_takes_nan_or_a_list(name):
+    law, values = LAWS[name]
+    for one in values:
+        with pytest.raises(ValueError, match=one):
+            law(**values | {one: tensor(1.0, math.nan)})
+        with pytest.raises(TypeError, match=f"{one} must be a number or a torch tensor"):
+            law(**values | {one: [1.0]})
+
+
+FAR = (  # of numbers a and b that may be far from 1, by a constructor of tensors
+    lambda like, a, b: signal(like(2.0), like(a), like(1.0), like(b)),
+    lambda like, a, b: signal(like(2.0), like(a), like(1.0), like(a)),
+    lambda like, a, b: visible_depth(like(a), like(4.0), like(a), like(1.0), like(a), curvature=like(b)),
+    lambda like, a, b: visible_depth(like(a), like(a), like(b), like(3.0), like(a), like(1.0)),
+    lambda like, a, b: best_depth(like(a), like(a**0.5), like(a), like(1.0), like(a)),
+    lambda like, a, b: best_depth(like(a), like(a), like(a), like(1.0), like(a), "fast"),
+    lambda like, a, b: dominated_excess(like(3.0), like(1e-3), like(0.1 * b / max(a, b)), like(0.05)),
+    lambda like, a, b: dominated_excess(like(3.0), like(1e10), like(0.0), like(0.05)),
+)
+
+
+@pytest.mark.parametrize("law", FAR)
+def test_laws_in_float32_are_those_in_float64_at_any_scale(law):
+    """Where the result is a float32, no step on the way may leave it."""
+    for a, b in itertools.product((1e-25, 1.0, 1e25), repeat=2):
+        expected = law(lambda v: torch.tensor(v, dtype=F64), a, b)
+        if 1e-37 < expected < 1e37:
+            torch.testing.assert_close(law(torch.tensor, a, b).double(), expected, rtol=1e-5, atol=0)
 
 
 def test_laws_broadcast():

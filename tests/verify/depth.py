@@ -19,8 +19,18 @@ import torch
 
 from labkit import compute, sweep
 from labkit.depth import covariance, jumpboard, study
+from labkit.depth.bounds import (
+    collapse,
+    cover_bound,
+    directions_bound,
+    frozen_class_bound,
+    network_class,
+    samples_needed,
+)
 from labkit.depth.network import PostNormResNet, block_names, fit, insert_block
 from labkit.depth.task import TEACHER_SEED, TeacherTask, digits_sample
+from labkit.results import load
+from labkit.results.depth_width_data import excess
 from labkit.training import SGD
 from tests.verify.claim import Claim
 
@@ -161,6 +171,8 @@ def claims():
     yield from board_claims()
     yield from covariance_claims()
     yield from signal_claims()
+    yield from depth_claims()
+    yield from guarantee_claims()
     yield from insertion_claims()
     yield from width_claims()
 
@@ -226,6 +238,87 @@ def signal_claims():
     yield Claim("(iii) digits, train gradient against depth: exponent", ours, -1.08, se, tolerance=0.3)
     share = float((done[-1]["test"] > done[0]["test"]).mean())
     yield Claim("(iii) digits, share of seeds whose test gradient rises", share, 1.0)
+
+
+def depth_claims():
+    """Section g (iv): what depth adds at each width, from the shipped grids; nothing is trained.
+
+    The notes' losses start elsewhere (.697 at d = 8, D = 1, n = 8000; here .715): differences are compared.
+    """
+    grid, controls = excess(load("depth_width_data").table), load("deep_failures").table
+
+    def losses(n, width, depth, part="risk"):
+        return getattr(grid, part)[grid.nearest(n, width, depth)]
+
+    def control(setting, width, depth, part="risk"):
+        return controls.select(setting=setting, width=width, depth=depth)[part]
+
+    def deeper(n, width, depth=16, part="risk"):
+        return losses(n, width, depth, part) - losses(n, width, 1, part)
+
+    for width, note in ((8, 0.674 - 0.697), (16, 0.648 - 0.665)):
+        yield Claim(f"(iv) n 8000, d {width}: risk, D 16 - D 1", *beside(deeper(8000, width), note))
+    ours, se = mean(deeper(8000, 4))
+    yield Claim("(iv) n 8000, d 4: risk, D 16 - D 1", ours, 0.765 - 0.758, se, 0.0064)  # of 24 seeds
+    unscaled = {part: control("unscaled", 4, 16, part) - control("unscaled", 4, 1, part) for part in ("risk", "train")}
+    for part, note in (("risk", 0.842 - 0.758), ("train", 0.859 - 0.769)):
+        yield Claim(f"(iv) n 8000, d 4, no 1/sqrt(D): {part}, D 16 - D 1", *beside(unscaled[part], note))
+    gap = mean(unscaled["risk"] - unscaled["train"])[0]
+    yield Claim("(iv) n 8000, d 4, no 1/sqrt(D): rise of risk - of train", gap, 0.084 - 0.09, tolerance=0.02)
+    yield Claim("(iv) n 8000, d 32, D 16, rate 3e-3: risk", *beside(control("slow", 32, 16), 0.644))
+    rescued = float((control("slow", 32, 16) < 0.7).mean())
+    yield Claim("(iv) n 8000, d 32, D 16, rate 3e-3: share below .7", rescued, 1.0)
+    yield Claim("(iv) n 1000, d 32: risk, D 16 - D 1", *beside(deeper(1000, 32), 1.2 - 0.729))
+    yield Claim("(iv) n 1000, d 4: risk, D 16 - D 1", *beside(deeper(1000, 4), 0.0))
+    worst = float((losses(1000, 32, 16) > losses(1000, 4, 16)).mean())
+    yield Claim("(iv) n 1000, D 16: share of seeds with d 32 worse than d 4", worst, 1.0)
+
+
+MARGIN, REACH, SPREAD = 0.0726, 3.05, 3.22  # Δ_R; λbφ_max and bφ̄ behind section e's first rows, not given there
+FLIPS = {  # margin, bound of n: where 2ε < Δ_R and 2ε < Δ_R/2 in the notes
+    "1 direction": (MARGIN, lambda n: directions_bound(n, 1, 1.0, 1.0, REACH, fresh_sample=True), 5.3e3, 2.2e4),
+    "16 directions": (MARGIN, lambda n: directions_bound(n, 16, 1.0, 1.0, REACH, fresh_sample=True), 6.3e4, 2.7e5),
+    "frozen": (MARGIN, lambda n: frozen_class_bound(n, 1.0, 0.49, 16, SPREAD, fresh_sample=True), 2.8e5, 1.1e6),
+    "frozen, l=1": (0.0370, lambda n: frozen_class_bound(n, 1.0, 808, 16, SPREAD, fresh_sample=True), 2.5e12, 1e13),
+    "frozen, seen": (0.0370, lambda n: frozen_class_bound(n, 1.0, 2.8, 16, SPREAD, fresh_sample=True), 3.2e7, 1.3e8),
+    "1 direction, l=1": (
+        0.0370,
+        lambda n: directions_bound(n, 1, 1.0, 2.8, REACH / 0.49, fresh_sample=True),
+        2.5e4,
+        1.0e5,
+    ),
+}
+
+
+def full_class(layer, seed):
+    """n from which D1 of the whole class promises what the best ridge step after this layer gains; are blocks ≥ 1?"""
+    task, layer, seed = teacher(), int(layer), 3 * int(seed)
+    x, y = task.sample(4000, compute.generator(seed))
+    fresh = task.sample(5000, compute.generator(seed + 1))
+    pool = task.sample_inputs(5000, compute.generator(seed + 2))
+    old = fit(PostNormResNet(9, 16, 2, 16, 4, generators=[compute.generator(seed)]), x, y, 300).model
+    along = jumpboard.direction(old, layer, *fresh, w1=16, loss="prob")
+    steps = jumpboard.line_search(old, along, *fresh).t * torch.arange(0.5, 6.5, 0.5).to(pool)
+    boards = [jumpboard.insert_direction(old, along, t) for t in steps]
+    gains = torch.stack([task.risk(old, pool, "prob") - task.risk(board, pool, "prob") for board in boards])
+    best = int(gains.argmax())
+    around = network_class(boards[best], x)
+    found = samples_needed(lambda n: cover_bound(n, around), gains[best] / 2).item()
+    return {"n": found, "large": "and may cancel its input" in collapse(around)}
+
+
+def guarantee_claims():
+    """Section g (v), the flip table of section e, in log10 of n: to 6 %, and to a factor 2 where a net is trained."""
+    for name, (margin, bound, population, test) in FLIPS.items():
+        for what, share, note in (("population", 2, population), ("test, route A or B", 4, test)):
+            n = math.log10(samples_needed(bound, margin / share).item())
+            yield Claim(f"(v) {name}: log10 n for the {what}", n, math.log10(note), tolerance=math.log10(1.06))
+    for layer, note in ((2, 3.0e7), (1, 1.3e8)):
+        done = table(full_class, 4, batched=False, layer=layer)
+        ours, se = mean(np.log10(done["n"]))
+        yield Claim(
+            f"(v) whole class, l* {layer}: log10 n for the population", ours, math.log10(note), se, tolerance=0.3
+        )
 
 
 INSERTIONS = {  # (n, steps): seeds of 12 that improve by jumpboard, continue, insert, block, and against the control
