@@ -76,16 +76,33 @@ def shared_units(z1: Tensor, z2: Tensor) -> Tensor:
 def compare(before: Tensor, after: Tensor) -> dict[str, Tensor]:
     """pr_before, pr_after, ensd and cka of features (..., n, units) before and after fine-tuning, each (...).
 
+    nan where they are not finite, or do not vary over the inputs: nets that diverged or died are results.
+
     >>> before = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> {name: round(value.item(), 2) for name, value in compare(before, before[:, :1]).items()}
     {'pr_before': 2.0, 'pr_after': 1.0, 'ensd': 1.0, 'cka': 0.71}
     """
-    return {
+    good = _varies(before) & _varies(after)
+    before, after = (torch.where(good[..., None, None], z, _line(z)) for z in (before, after))
+    found = {
         "pr_before": participation_ratio(before),
         "pr_after": participation_ratio(after),
         "ensd": effective_shared_dimensions(before, after),
         "cka": centered_kernel_alignment(before, after),
     }
+    return {name: torch.where(good, value, torch.nan) for name, value in found.items()}
+
+
+def _varies(z: Tensor) -> Tensor:
+    size = z.abs().amax((-2, -1), keepdim=True)
+    scaled = z / torch.where(size > 0, size, 1)
+    away = (scaled - scaled.mean(-2, keepdim=True)).square().sum((-2, -1)) / (z.shape[-2] * z.shape[-1])
+    return away > (8 * torch.finfo(z.dtype).eps) ** 2  # False also for nan
+
+
+def _line(z: Tensor) -> Tensor:
+    """Features that vary, in place of some that do not."""
+    return torch.arange(z.shape[-2], dtype=z.dtype, device=z.device)[:, None].expand_as(z)
 
 
 def _overlap(z1: Tensor, z2: Tensor) -> Tensor:
