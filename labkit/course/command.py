@@ -121,16 +121,17 @@ def _build(options: argparse.Namespace, rest: list[str]) -> int:
 def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
     from labkit import compute, results
     from labkit.cache import CacheError
+    from labkit.data.download import DataError
 
     if not options.name:
-        print(*results.RECIPES, sep="\n")
+        print(*results.RECIPES, *results.LONG, sep="\n")
         return 0
     if options.device:
         os.environ["LABKIT_DEVICE"] = options.device
     with compute.use_profile(options.profile or compute.profile()):
         try:
             path = results.remake(options.name)
-        except CacheError as error:
+        except (CacheError, DataError, MemoryError) as error:
             raise Refusal(error) from None
         print(f"made {path} ({path.stat().st_size / 1024:.0f} kB): profile {compute.profile()}, {compute.device()}")
     return 0
