@@ -43,15 +43,16 @@ def scratch(
 
 
 def numbers(old: Pretrained, new: Finetuned) -> dict[str, torch.Tensor]:
-    """A row: accuracy, steps, loss, reached and diverged of fine-tuning; features before and after; pretraining.
+    """A row: accuracy, steps, loss, reached and diverged of fine-tuning; features; the same of pretraining, if any.
 
     accuracy, pr_before, pr_after, ensd and cka are nan where the net diverged.
     """
     found = {name: getattr(new, name) for name in ("accuracy", "pr_before", "pr_after", "ensd", "cka")}
     found |= {name: getattr(new.phase, name) for name in ("steps", "loss", "reached", "diverged")}
-    before = {"steps": old.phase.steps, "loss": old.phase.loss, "diverged": old.phase.diverged}
-    before["accuracy"] = old.accuracy
-    return found | {f"pretraining_{name}": value for name, value in before.items()}
+    if old.phase.steps.any():
+        before = {name: getattr(old.phase, name) for name in ("steps", "loss", "reached", "diverged")}
+        found |= {f"pretraining_{name}": value for name, value in (before | {"accuracy": old.accuracy}).items()}
+    return found
 
 
 def _rows(
