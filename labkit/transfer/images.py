@@ -76,16 +76,16 @@ class Protocol:
         return replace(self.net, norm=None, branch_std=0.7) if norm == "none" else self.net
 
 
-TINY = Protocol(
+TINY = Protocol(  # to see that everything runs
     replace(RESNET18, channels=(4, 8), blocks=1),
-    n_per_class=12,
-    batch=64,
-    rates=(0.01, 0.03),
-    stop_loss=4.3,
-    epochs=4,
-    few_rates=(0.003, 0.01, 0.03),
-    few_stop_loss=0.5,
-    few_steps=60,
+    n_per_class=4,
+    batch=60,
+    rates=(0.03, 0.1),
+    stop_loss=4.2,
+    epochs=3,
+    few_rates=(0.01, 0.03),
+    few_stop_loss=1.0,
+    few_steps=15,
     stack=16,
 )
 SMALL = Protocol(  # for a computer without a GPU that has an evening
