@@ -5,8 +5,9 @@
     scratch = finetune(pretrain(1.0, 1.0, [0], max_steps=0), "subset", 3)     # the control
 
 A seed decides the weights, both samples, their noise and the order of the batches: whatever else differs, differences
-are paired by seed. All nets learn by one rule to one loss; a rate of their own is `smallest_rate`. In float32, which
-moves an accuracy by an image or two. Sizes, rates and losses are ours; the question is that of arXiv 2602.20062.
+are paired by seed. All nets learn by one rule to one loss; a rate of their own is `smallest_rate`. In float32:
+rounding grows during pretraining until a net of another computer is another net of its kind, so only averages over
+seeds mean something. Sizes, rates and losses are ours; the question is that of arXiv 2602.20062.
 """
 
 from collections.abc import Callable, Iterable, Sequence
