@@ -276,6 +276,7 @@ class Sizes:
 
 WEIGHTS, TEACHER, SAMPLE, READOUT, TEST, FINE_TUNING = range(6)  # what a seed is used for
 MAX_LOSS = 1e3  # the labels have variance 0.7
+ROUND = 400  # steps, after which nets that have ended make no more work
 
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
@@ -327,9 +328,35 @@ def pretrain(
     return Pretrained(start, phase, drift(phase.params, c, lam), found, tuple(int(seed) for seed in seeds), sizes)
 
 
-def _descend(start: Params, x: Tensor, y: Tensor, stop_loss: float, max_steps: int, **more) -> Phase:
-    optimizer = SGD(StableRate(x), MOMENTUM)
-    return learn(forward, start, x, y, optimizer, stop_loss, max_steps, per_net=True, max_loss=MAX_LOSS, **more)
+def _descend(
+    start: Params, x: Tensor, y: Tensor, stop_loss: float, max_steps: int, center: bool = False, progress: bool = False
+) -> Phase:
+    """`learn` in rounds: nets that have ended leave the stack, the others go on, with their momentum at rest again."""
+    nets, taken = torch.arange(len(x), device=x.device), 0
+    params = {name: value.clone() for name, value in start.items()}
+    steps, loss = torch.zeros_like(nets), torch.zeros_like(x[:, 0, 0])
+    reached, diverged = torch.zeros_like(nets, dtype=torch.bool), torch.zeros_like(nets, dtype=torch.bool)
+    while taken < max_steps and len(nets):
+        now = {name: value[nets] for name, value in params.items()}
+        done = learn(
+            forward,
+            now,
+            x[nets],
+            y[nets],
+            SGD(StableRate(x[nets]), MOMENTUM),
+            stop_loss,
+            min(ROUND, max_steps - taken),
+            center={name: value[nets] for name, value in start.items()} if center else None,
+            per_net=True,
+            max_loss=MAX_LOSS,
+            progress=progress,
+        )
+        for name, value in done.params.items():
+            params[name][nets] = value
+        steps[nets] += done.steps
+        loss[nets], reached[nets], diverged[nets] = done.loss, done.reached, done.diverged
+        nets, taken = nets[~(done.reached | done.diverged)], taken + ROUND
+    return Phase(params, steps, loss, reached, diverged)
 
 
 def fine_tune(
@@ -386,7 +413,7 @@ def fine_tune(
             for part in ("directions", "signs")
         )
     )
-    phase = _descend(start, x, teacher(x), sizes.ft_loss, sizes.ft_steps, center=start, progress=progress)
+    phase = _descend(start, x, teacher(x), sizes.ft_loss, sizes.ft_steps, center=True, progress=progress)
     labels = teacher(test)
     error = mse(centered(forward, start)(phase.params, test), labels) / labels.var((1, 2), correction=0)
     seen = [features(params, test).to(compute.dtype(like.device)) for params in (start, phase.params)]
