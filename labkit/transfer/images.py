@@ -15,8 +15,9 @@ whole data sets yet: the tests run it, small, on generated files of the real for
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ NORMS = ("frozen", "train", "none")  # batch norm by what pretraining saw, by ea
 WAY = 10  # classes of a fine-tuning task
 TEST_PER_CLASS = 100  # so that every task is tested, and every PR taken, on as many images
 CHUNK = 500  # test images at a time
+LOST = 1e4  # nats: a batch of this loss, or one that is not finite, is a net that diverged
 CLASSES, KEPT, WEIGHTS, ORDER, READOUT, SHOTS, SHUFFLE = range(7)  # what a seed is used for
 UNITS = ("accuracy", "pr_before", "pr_after", "ensd", "cka")  # nan where a net diverged
 
@@ -88,6 +90,7 @@ TINY = Protocol(  # to see that everything runs
     few_steps=15,
     stack=16,
 )
+FULL = Protocol()
 SMALL = Protocol(  # for a computer without a GPU that has an evening
     replace(RESNET18, channels=(16, 32, 64, 128), blocks=1), n_per_class=100, stop_loss=0.5, epochs=60, stack=3
 )
@@ -95,7 +98,7 @@ SMALL = Protocol(  # for a computer without a GPU that has an evening
 
 def protocol() -> Protocol:
     """That of the current profile: tiny, small, or ResNet-18; bfloat16 only where there is a CUDA device."""
-    chosen = compute.pick(quick=TINY, standard=SMALL, full=Protocol())
+    chosen = compute.pick(quick=TINY, standard=SMALL, full=FULL)
     return replace(chosen, autocast=torch.bfloat16 if compute.device().type == "cuda" else None)
 
 
@@ -210,12 +213,13 @@ def _pretrained(
             batch=batch,
             generators=streams([seed], ORDER)[0],  # all scales of a seed see the same batches
             clip=rules.clip,
+            max_loss=LOST,
             autocast=rules.autocast,
             progress=progress,
         )
 
     with _fits(net, initial, train.x, train.y, batch, rules.stack):
-        phase, rate = smallest_rate(attempt, len(initial["readout"]), rules.rates, train.x)
+        phase, rate = at_smallest_rate(attempt, len(initial["readout"]), rules.rates, train.x)
     before, after = (statistics(net, params, train.x, batch) for params in (initial, phase.params))
     right = [(logits(net, phase.params, x, after).argmax(-1) == y).to(x).mT for x, y in _chunks(test)]
     return {
@@ -298,10 +302,10 @@ def finetune(
     Returns, each (net,): accuracy, pr_before, pr_after, ensd, cka (of pooled features of the test images, in float64;
     nan where the net diverged), loss, steps, rate, reached and diverged.
     """
-    net = old[0].net
-    with_reset = [name == "reset" for name in source]
-    bodies = [o.initial if reset else o.params for o, reset in zip(old, with_reset, strict=True)]
-    seen = [o.initial_statistics if reset else o.statistics for o, reset in zip(old, with_reset, strict=True)]
+    net, lost = old[0].net, [o.diverged and name != "reset" for o, name in zip(old, source, strict=True)]
+    untrained = [bad or name == "reset" for bad, name in zip(lost, source, strict=True)]  # lost weights may be nan
+    bodies = [o.initial if bare else o.params for o, bare in zip(old, untrained, strict=True)]
+    seen = [o.initial_statistics if bare else o.statistics for o, bare in zip(old, untrained, strict=True)]
     x, y = (torch.stack([getattr(images, name) for images in few]) for name in ("x", "y"))
     start, frozen = ({name: v.to(x) for name, v in _stacked(parts).items()} for parts in (bodies, seen))
     gammas = torch.tensor(gamma, dtype=x.dtype, device=x.device)
@@ -325,12 +329,13 @@ def finetune(
             batch=batch,
             generators=streams([seeds[i] for i in index.tolist()], SHUFFLE),
             clip=rules.clip,
+            max_loss=LOST,
             progress=progress,
         )
 
     with _fits(net, start, x, y, batch, rules.stack):
-        phase, rate = smallest_rate(attempt, len(old), rules.few_rates, x)
-    diverged = phase.diverged | torch.tensor([o.diverged for o in old], device=x.device)
+        phase, rate = at_smallest_rate(attempt, len(old), rules.few_rates, x)
+    diverged = phase.diverged | torch.tensor(lost, device=x.device)
     ends = [frozen if norm == "frozen" else statistics(net, params, x, batch) for params in (start, phase.params)]
     right, before, after = [], [], []
     both = Images(*(torch.stack([getattr(images, name) for images in test], 1) for name in ("x", "y")), WAY)
@@ -372,44 +377,48 @@ def image_transfer(
     argument and value, for what is no such setting; DataError when the data cannot be had.
     """
     rules = protocol() if rules is None else rules
-    rows = list(
-        zip(*(a.tolist() for a in (norm, task, n, source, centered, gamma, kappa, weight_scale, seed)), strict=True)
-    )
+    columns = (norm, task, n, source, centered, gamma, kappa, weight_scale, seed)
+    rows = [Row(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
     for row in rows:
-        for name, value, allowed in zip(("norm", "source"), (row[0], row[3]), (NORMS, SOURCES), strict=True):
-            _require_one_of(name, value, allowed)
+        _require_one_of("norm", row.norm, NORMS)
+        _require_one_of("source", row.source, SOURCES)
+    images = {wanted: shots(rules, *wanted) for wanted in dict.fromkeys((r.task, r.n, r.seed) for r in rows)}
     nets: dict[tuple, Pretrained] = {}
-    for way, of_seed in sorted({("none" if row[0] == "none" else "batch", row[8]) for row in rows}):
-        scales = list(
-            dict.fromkeys(row[6:8] for row in rows if (row[0] == "none") == (way == "none") and row[8] == of_seed)
-        )
-        trained = pretrain(rules, way, scales, of_seed, progress=True)
-        nets |= {(way, *pair, of_seed): net for pair, net in zip(scales, trained, strict=True)}
+    for of in sorted({(row.body, row.seed) for row in rows}):
+        scales = list(dict.fromkeys((row.kappa, row.weight_scale) for row in rows if (row.body, row.seed) == of))
+        trained = pretrain(rules, of[0], scales, of[1], progress=True)
+        nets |= {(*of, *pair): net for pair, net in zip(scales, trained, strict=True)}
     found: dict[str, np.ndarray] = {}
-    for cell in dict.fromkeys((row[0], row[1], row[2], row[4]) for row in rows):
-        places = [i for i, row in enumerate(rows) if (row[0], row[1], row[2], row[4]) == cell]
-        images = {s: shots(rules, cell[1], cell[2], s) for s in dict.fromkeys(rows[i][8] for i in places)}
-        for start in range(0, len(places), rules.stack):
-            part = places[start : start + rules.stack]
+    for cell in dict.fromkeys((row.norm, row.centered, row.task, row.n) for row in rows):
+        places = [i for i, row in enumerate(rows) if (row.norm, row.centered, row.task, row.n) == cell]
+        for part in (places[start : start + rules.stack] for start in range(0, len(places), rules.stack)):
             mine = [rows[i] for i in part]
-            old = [nets["none" if r[0] == "none" else "batch", r[6], r[7], r[8]] for r in mine]
-            few, test = ([images[r[8]][k] for r in mine] for k in (0, 1))
-            values = finetune(
-                rules,
-                old,
-                [r[8] for r in mine],
-                few,
-                test,
-                [r[5] for r in mine],
-                [r[3] for r in mine],
-                cell[0],
-                cell[3],
-            )
-            values = {name: value.cpu().numpy() for name, value in values.items()}
+            old = [nets[row.body, row.seed, row.kappa, row.weight_scale] for row in mine]
+            few, test = zip(*(images[row.task, row.n, row.seed] for row in mine), strict=True)
+            each = {name: [getattr(row, name) for row in mine] for name in ("gamma", "source")}
+            new = finetune(rules, old, [row.seed for row in mine], few, test, **each, norm=cell[0], centered=cell[1])
+            values = {name: value.cpu().numpy() for name, value in new.items()}
             values |= {f"pretraining_{name}": np.array([o.numbers[name] for o in old]) for name in old[0].numbers}
             for name, value in values.items():
                 found.setdefault(name, np.empty(len(rows), value.dtype))[part] = value
     return found
+
+
+class Row(NamedTuple):
+    norm: str
+    task: str
+    n: int
+    source: str
+    centered: bool
+    gamma: float
+    kappa: float
+    weight_scale: float
+    seed: int
+
+    @property
+    def body(self) -> str:
+        """What it was pretrained as: frozen or not is a question of fine-tuning."""
+        return "none" if self.norm == "none" else "batch"
 
 
 # ---- what both phases share
@@ -422,8 +431,8 @@ def forward(net: ResNet, frozen: Params | None) -> Callable[[Params, Tensor], Te
 
 def logits(net: ResNet, params: Params, x: Tensor, frozen: Params | None) -> Tensor:
     """(net, batch, class), the readout never in half precision."""
-    z = features(net, params, x, frozen)
-    with torch.autocast(x.device.type, enabled=False):
+    z, kind = features(net, params, x, frozen), x.device.type
+    with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
         return linear(z, params["readout"])
 
 
@@ -448,7 +457,7 @@ def precision(net: ResNet, params: Params, x: Tensor, frozen: Params, autocast: 
     return (rough - exact).abs().amax((1, 2)) / exact.abs().amax((1, 2))
 
 
-def smallest_rate(
+def at_smallest_rate(
     attempt: Callable[[Tensor, float], Phase], n_nets: int, rates: Sequence[float], like: Tensor
 ) -> tuple[Phase, Tensor]:
     """Each net at the smallest rate at which it reaches its loss, and these rates (net,).
@@ -457,29 +466,19 @@ def smallest_rate(
     are still waiting. A net that reaches its loss at no rate keeps the attempt of least training loss; one that
     diverged at every rate the first.
     """
-    waiting, best, chosen = torch.arange(n_nets, device=like.device), None, None
-    for rate in sorted(rates):
-        new = attempt(waiting, rate)
-        if best is None:
-            best, chosen = (
-                new,
-                torch.full((n_nets,), rate, dtype=torch.float64, device="cpu").to(like.device, like.dtype),
-            )
-        else:
-            old = Phase(
-                {name: value[waiting] for name, value in best.params.items()},
-                *(getattr(best, name)[waiting] for name in ("steps", "loss", "reached", "diverged")),
-            )
-            better = ~new.diverged & (old.diverged | new.reached | (new.loss < old.loss))
-            here = waiting[better]
-            for name, value in best.params.items():
-                value[here] = new.params[name][better]
-            for name in ("steps", "loss", "reached", "diverged"):
-                getattr(best, name)[here] = getattr(new, name)[better]
-            chosen[here] = rate
+    first, *others = sorted(rates)
+    best, chosen = attempt(torch.arange(n_nets, device=like.device), first), like.new_full((n_nets,), first)
+    fields = ("steps", "loss", "reached", "diverged")
+    for rate in others:
         waiting = (~best.reached).nonzero().flatten()
         if not len(waiting):
             break
+        new = attempt(waiting, rate)
+        better = ~new.diverged & (best.diverged[waiting] | new.reached | (new.loss < best.loss[waiting]))
+        here = waiting[better]
+        params = {name: value.index_copy(0, here, new.params[name][better]) for name, value in best.params.items()}
+        best = Phase(params, **{f: getattr(best, f).index_put((here,), getattr(new, f)[better]) for f in fields})
+        chosen[here] = rate
     return best, chosen
 
 
