@@ -99,9 +99,13 @@ def _fetch(file: Remote, name: str, progress: bool) -> Path:
     try:
         pooch.retrieve(url, f"md5:{file.md5}", file.name, folder(), downloader=partial(_resume, file, part, progress))
     except requests.RequestException as error:
-        kept = f"; {size / 1e6:.3g} MB are kept, the same call goes on from there" if (size := _size(part)) else ""
+        kept = f"; {text}" if (text := _kept(part)) else ""
         remedy = f"try  labkit data fetch {name}  again when this computer is online, {OFFLINE}"
         raise DataError(f"{file.name} cannot be downloaded from {host} ({_reason(error)}){kept}: {remedy}") from error
+    except KeyboardInterrupt as stop:
+        if text := _kept(part):
+            stop.add_note(text)
+        raise
     except ValueError as error:  # of pooch: the only one after a valid address
         raise DataError(
             f"{file.name} from {host} has a wrong checksum and was removed: try again, and if it stays wrong, another "
@@ -177,6 +181,10 @@ def _length(content: BinaryIO) -> int:
 
 def _size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
+
+
+def _kept(part: Path) -> str:
+    return f"{size / 1e6:.3g} MB are kept, the same call goes on from there" if (size := _size(part)) else ""
 
 
 def _reason(error: requests.RequestException) -> str:

@@ -17,14 +17,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from labkit import cache, compute, data, training
-from labkit.cache import Cache, entry_key, value_key
+from labkit import compute, data, training
+from labkit.cache import Cache, entry_key, home, value_key
 from labkit.data import download
 from labkit.data.images import Images, few_shot, subset
 from labkit.training import SGD, Params, cross_entropy, linear
@@ -91,8 +92,13 @@ TINY = Protocol(  # to see that everything runs
     stack=16,
 )
 FULL = Protocol()
-SMALL = Protocol(  # for a computer without a GPU that has an evening
-    replace(RESNET18, channels=(16, 32, 64, 128), blocks=1), n_per_class=100, stop_loss=0.5, epochs=60, stack=3
+SMALL = Protocol(  # for a computer without a GPU: about two hours, estimated from the time of a step on one core
+    replace(RESNET18, channels=(8, 16, 32, 64), blocks=1),
+    n_per_class=100,
+    stop_loss=2.0,
+    epochs=40,
+    few_steps=300,
+    stack=3,
 )
 
 
@@ -160,7 +166,12 @@ def scaled(net: ResNet, params: Params, kappa: float, weight_scale: float) -> Pa
 
 
 def pretrain(
-    rules: Protocol, norm: str, scales: Sequence[tuple[float, float]], seed: int, progress: bool = False
+    rules: Protocol,
+    norm: str,
+    scales: Sequence[tuple[float, float]],
+    seed: int,
+    progress: bool = False,
+    load: Callable[..., Images] = data.load,
 ) -> list[Pretrained]:
     """Nets of one seed at several (κ, weight_scale), from disk where they have been trained before.
 
@@ -168,7 +179,7 @@ def pretrain(
     scales, seed, data, device and labkit's source. It is written as a whole or not at all, and recomputed when damaged.
     Raises MemoryError when a batch does not fit, with the one that does; OSError on a full disk.
     """
-    store, net = Cache.open(pretrain, cache.home() / "pretrained"), rules.network(norm)
+    store, net = Cache.open(pretrain, home() / "pretrained"), rules.network(norm)
     content = [file.md5 for file in download.FILES["cifar100"]]
     named = {"rules": rules, "without a norm": norm == "none", "data": content, "seed": int(seed)}
     scales = [(float(kappa), float(scale)) for kappa, scale in scales]
@@ -183,7 +194,7 @@ def pretrain(
     there = {pair: found for pair, key in keys.items() if (found := store.read(key)) is not None}
     if missing := [pair for pair in keys if pair not in there]:
         known, _ = classes(seed)
-        train, test = (subset(images, known) for images in (_kept(rules, seed)[0], data.load("cifar100", "test")))
+        train, test = (subset(images, known) for images in (_kept(rules, seed, load)[0], load("cifar100", "test")))
         for start in range(0, len(missing), rules.stack):
             part = missing[start : start + rules.stack]
             begin = {name: value.to(train.x) for name, value in _stacked([initial[pair] for pair in part]).items()}
@@ -251,19 +262,22 @@ def _flat(values: Params, n_nets: int = 0, like: Tensor | None = None) -> Tensor
     return torch.cat([value.flatten(1) for value in values.values()], 1) if values else like.new_empty(n_nets, 0)
 
 
-def _kept(rules: Protocol, seed: int) -> tuple[Images, Images]:
+def _kept(rules: Protocol, seed: int, load: Callable[..., Images]) -> tuple[Images, Images]:
     """Of the training part of CIFAR-100: the images of pretraining, n_per_class of every class, and the others."""
-    return few_shot(data.load("cifar100"), rules.n_per_class, streams([seed], KEPT)[0])
+    return few_shot(load("cifar100"), rules.n_per_class, streams([seed], KEPT)[0])
 
 
 # ---- fine-tuning
 
 
-def shots(rules: Protocol, task: str, n: int, seed: int) -> tuple[Images, Images]:
+def shots(
+    rules: Protocol, task: str, n: int, seed: int, load: Callable[..., Images] = data.load
+) -> tuple[Images, Images]:
     """n images of a task, equally many of its 10 classes, and up to 100 a class to test on.
 
-    Training images were not seen in pretraining; test images are of CIFAR's and SVHN's own test part. Raises
-    ValueError for another task and unless n is a multiple of 10, with enough images of every class.
+    Training images were not seen in pretraining; test images are of CIFAR's and SVHN's own test part. ``load`` is
+    `labkit.data.load`, or what remembers it for a while. Raises ValueError for another task and unless n is a multiple
+    of 10, with enough images of every class.
     """
     _require_one_of("task", task, TASKS)
     require_whole(WAY, n=n)
@@ -271,11 +285,11 @@ def shots(rules: Protocol, task: str, n: int, seed: int) -> tuple[Images, Images
         raise ValueError(f"n must be a multiple of {WAY}, the number of classes, got {n}")
     generator = streams([seed], SHOTS)[0]
     if task == "svhn":
-        pool, test = data.load("svhn"), data.load("svhn", "test")
+        pool, test = load("svhn"), load("svhn", "test")
     else:
         known, held_out = classes(seed)
         chosen = held_out if task == "new" else known[:WAY]
-        pool, test = subset(_kept(rules, seed)[1], chosen), subset(data.load("cifar100", "test"), chosen)
+        pool, test = (subset(part, chosen) for part in (_kept(rules, seed, load)[1], load("cifar100", "test")))
     least = int(torch.bincount(test.y, minlength=WAY).min())
     few, _ = few_shot(pool, n // WAY, generator)
     return few, few_shot(test, TEST_PER_CLASS, generator)[0] if least > TEST_PER_CLASS else test
@@ -382,11 +396,12 @@ def image_transfer(
     for row in rows:
         _require_one_of("norm", row.norm, NORMS)
         _require_one_of("source", row.source, SOURCES)
-    images = {wanted: shots(rules, *wanted) for wanted in dict.fromkeys((r.task, r.n, r.seed) for r in rows)}
+    load = cache(data.load)  # while this call lasts
+    images = {wanted: shots(rules, *wanted, load) for wanted in dict.fromkeys((r.task, r.n, r.seed) for r in rows)}
     nets: dict[tuple, Pretrained] = {}
     for of in sorted({(row.body, row.seed) for row in rows}):
         scales = list(dict.fromkeys((row.kappa, row.weight_scale) for row in rows if (row.body, row.seed) == of))
-        trained = pretrain(rules, of[0], scales, of[1], progress=True)
+        trained = pretrain(rules, of[0], scales, of[1], progress=True, load=load)
         nets |= {(*of, *pair): net for pair, net in zip(scales, trained, strict=True)}
     found: dict[str, np.ndarray] = {}
     for cell in dict.fromkeys((row.norm, row.centered, row.task, row.n) for row in rows):

@@ -184,6 +184,14 @@ def test_a_full_disk_is_said(server, monkeypatch):
         fetch(NAME, progress=False)
 
 
+def test_who_stops_a_download_is_told_what_is_kept(server, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(download.tqdm, "update", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["data", "fetch", NAME]) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == "stopped; 0.001 MB are kept, the same call goes on from there"
+    assert kept(tmp_path) == [f"{FILE}.part"]
+
+
 def test_bad_names_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="the data set must be one of cifar10, cifar100, svhn, got 'mnist'"):
         fetch("mnist")

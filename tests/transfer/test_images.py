@@ -87,7 +87,7 @@ def test_ninety_classes_are_known_and_ten_are_not():
 def test_no_image_is_in_two_places(seed):
     known, held_out = classes(seed)
     whole, tested = data.load("cifar100", device="cpu"), data.load("cifar100", "test", device="cpu")
-    seen = keys(subset(study._kept(TINY, seed)[0], known))
+    seen = keys(subset(study._kept(TINY, seed, data.load)[0], known))
     assert len(seen) == 90 * TINY.n_per_class
     for task, of in (("subset", known[:10]), ("new", held_out)):
         few, test = shots(TINY, task, 10, seed)
