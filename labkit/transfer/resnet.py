@@ -160,10 +160,12 @@ class ResNet:
             mean, var = (part.flatten() for part in statistics[name].unbind(1))
             return functional.batch_norm(z, mean, var, gain, bias, eps=EPS)
 
-        if x.dim() == 5 and len(x) == len(params["stem"]):
-            x = x.transpose(0, 1).flatten(1, 2)
-        x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x  # a fifth faster, on a CPU too
-        z = layer(x, "stem").relu()
+        n_nets = len(params["stem"])
+        if x.dim() not in (4, 5) or x.shape[-3] != self.in_channels or (x.dim() == 5 and len(x) != n_nets):
+            images = f"{self.in_channels}, height, width)"
+            raise ValueError(f"x must be (batch, {images} or ({n_nets}, batch, {images}, got {tuple(x.shape)}")
+        x = x if x.dim() == 4 else x.transpose(0, 1).flatten(1, 2)
+        z = layer(x.contiguous(memory_format=torch.channels_last), "stem").relu()  # a fifth faster, on a CPU too
         for name, n_in, n_out, stride in self._blocks():
             branch = layer(layer(z, f"{name}.first", stride).relu(), f"{name}.second")
             shortcut = layer(z, f"{name}.shortcut", stride) if n_in != n_out or stride > 1 else z
