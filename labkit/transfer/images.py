@@ -14,6 +14,7 @@ whole data sets yet: the tests run it, small, on generated files of the real for
 """
 
 import math
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -505,6 +506,7 @@ def _fits(net: ResNet, params: Params, x: Tensor, y: Tensor, batch: int, stack: 
     except RuntimeError as error:
         if not _lacks_memory(error):
             raise
+        traceback.clear_frames(error.__traceback__)  # they would hold on to the memory that is looked for
         axis = 0 if x.dim() == 4 else 1
 
         def step(size: int) -> None:

@@ -1,5 +1,6 @@
 """The experiment at paper scale, small, on generated files of the real formats: every rule of it, and the command."""
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -339,6 +340,21 @@ def test_a_batch_too_large_for_memory_is_caught_and_one_that_fits_is_named(monke
             finetune(rules, small, [0], [many], [test], [1.0], ["pretrained"], "none", False)
     expected = "batch=50 images a step do not fit into the memory of cpu; 12 do: take rules with batch=12, or a stack"
     assert str(caught.value).startswith(expected)
+
+
+def test_what_failed_holds_no_memory_while_the_size_is_sought(monkeypatch):
+    held, seen = [], []
+
+    def failing(net, params, x, frozen):
+        large = torch.zeros(1000)
+        held.append(weakref.ref(large))
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(study, "logits", failing)
+    monkeypatch.setattr(study, "largest_that_fits", lambda step, size: seen.append(held[0]()) or 7)
+    with pytest.raises(MemoryError, match="7 do"):
+        pretrain(BRIEF, "none", [(1.0, 1.0)], 0)
+    assert seen == [None]
 
 
 def test_another_error_passes_as_it_is(monkeypatch):
