@@ -386,6 +386,11 @@ def fine_tune(
     """
     require_whole(1, n=n)
     net = list(range(len(old.seeds)) if net is None else net)
+    if not net:
+        raise ValueError("net must name at least one of the pretrained nets, got none")
+    for place, value in enumerate(net):
+        if value not in range(len(old.seeds)):
+            raise ValueError(f"net[{place}] = {value} must lie in [0, {len(old.seeds) - 1}]")
     task, gamma, source = (_each(value, len(net)) for value in (task, gamma, source))
     for name, values, allowed in (("task", task, TASKS), ("source", source, SOURCES)):
         for value in values:
