@@ -150,33 +150,36 @@ def test_other_bad_arguments_of_the_closed_forms():
         contrast(1.0, 1.0, "0")
 
 
-def flow(w, v, x, y, end):
+def flow(w0, v0, x, y, end):
     """Gradient flow of one net by an adaptive Runge-Kutta method."""
-    shape = w.shape
+    shape = w0.shape
 
     def speed(_, theta):
-        dw, dv = gradient(theta[: w.size].reshape(shape), theta[w.size :], x, y)
-        return -np.concatenate([dw.ravel(), dv])
+        w, v = theta[: w0.size].reshape(shape), theta[w0.size :]
+        h = x @ w.T
+        r = 2 * (np.maximum(h, 0) @ v - y) / len(x)
+        dw = ((r[:, None] * (h > 0)) * v).T @ x
+        return -np.concatenate([dw.ravel(), np.maximum(h, 0).T @ r])
 
-    done = solve_ivp(speed, (0, end), np.concatenate([w.ravel(), v]), rtol=1e-7, atol=1e-9, max_step=0.2)
-    return done.y[: w.size, -1].reshape(shape), done.y[w.size :, -1]
+    done = solve_ivp(speed, (0, end), np.concatenate([w0.ravel(), v0]), rtol=1e-6, atol=1e-8)
+    return done.y[: w0.size, -1].reshape(shape), done.y[w0.size :, -1]
 
 
-@pytest.mark.parametrize("lam", [-0.9, 0.5])
+@pytest.mark.parametrize("lam", [-0.9, 0.0, 0.5])
 def test_gradient_flow_keeps_the_invariant_and_the_formula_gives_its_norms(lam):
-    c, x = 1.0, randn(12, 3).numpy()
-    y = np.maximum(x[:, 0], 0) - 0.5 * np.maximum(-x[:, 1], 0)
+    # orthogonal inputs: with others a neuron may come to rest on a kink, along which no adaptive method gets ahead
+    c, x, y = 1.0, 2 * torch.linalg.qr(randn(3, 3))[0].numpy(), np.array([1.0, -0.7, 0.4])
     params = initial(4, 3, c, lam, training.generators([3]), **PLACE)
     w0, v0 = params["w"][0].numpy(), params["v"][0, 0].numpy()
     w, v = flow(w0, v0, x, y, end=6.0)
     assert np.abs(w - w0).max() > 0.1  # it has learned something
     kept = invariant(torch.tensor(w), torch.tensor(v))
-    torch.testing.assert_close(kept, torch.full((4,), lam * c).double(), rtol=0, atol=3e-4)  # kinks cost digits
+    torch.testing.assert_close(kept, torch.full((4,), lam * c).double(), rtol=0, atol=1e-5)
     norms = torch.tensor(w).square().sum(1)
     expected = norms_after(norms.sqrt() * torch.tensor(v).abs(), c, lam).w
-    torch.testing.assert_close(norms, expected, rtol=1e-3, atol=0)
+    torch.testing.assert_close(norms, expected, rtol=1e-4, atol=0)
     torch.testing.assert_close(
-        norms / initial_norms(c, lam).w, contrast(norms.sqrt() * abs(torch.tensor(v)), c, lam), rtol=1e-3, atol=0
+        norms / initial_norms(c, lam).w, contrast(norms.sqrt() * abs(torch.tensor(v)), c, lam), rtol=1e-4, atol=0
     )
 
 
