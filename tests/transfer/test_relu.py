@@ -32,7 +32,7 @@ from labkit.transfer.relu import (
 from tests.transfer.conftest import randn
 
 PLACE = {"device": "cpu", "dtype": torch.float64}
-SMALL = Sizes(dim=6, hidden=8, units=3, ft_units=2, n_pt=40, n_test=50, pt_loss=0.02, ft_loss=0.01)
+SMALL = Sizes(6, 8, 3, 2, n_pt=40, n_test=50, pt_loss=0.02, ft_loss=0.01, pt_steps=1500, ft_steps=400)
 
 
 def gradient(w, v, x, y, offset=0.0):
@@ -194,7 +194,7 @@ def test_the_start_is_mirrored_silent_and_of_the_asked_scales():
     assert torch.equal(params["w"][:, :3], params["w"][:, 3:]) and torch.equal(
         params["v"][..., :3], -params["v"][..., 3:]
     )
-    assert forward(params, randn(7, 5)).abs().max() == 0
+    assert forward(params, randn(7, 5)).abs().max() < 1e-14  # a sum of pairs, in another order
     assert drift(params, c, lam).max() < 1e-15
     other = initial(6, 5, 9.0, 0.3, training.generators([5]), **PLACE)["w"]
     torch.testing.assert_close(
