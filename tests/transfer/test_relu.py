@@ -401,12 +401,9 @@ def test_scratch_does_not_know_gamma_and_reset_does_not_know_pretraining():
     assert not torch.equal(*(fine_tune(it, 12, "new", 0.3)["error"] for it in (old, other)))
 
 
-def test_a_net_that_diverges_is_reported_and_never_averaged_away(monkeypatch):
-    monkeypatch.setattr(relu, "SHARE", 100.0)
-    monkeypatch.setattr(StableRate.__init__, "__defaults__", (relu.MOMENTUM, 100.0, relu.FLOOR))
-    old = pretrain(3.0, 0.5, range(3), replace(SMALL, pt_loss=1e-6, pt_steps=200), **PLACE)
+def test_a_net_that_diverges_is_reported_and_never_averaged_away():
+    old = pretrain(3.0, 0.5, range(3), replace(SMALL, pt_loss=1e-6, pt_steps=200), share=100.0, **PLACE)
     assert old.phase.diverged.all() and "diverged: [0, 1, 2]" in str(old.phase)
-    monkeypatch.setattr(StableRate.__init__, "__defaults__", (relu.MOMENTUM, 0.6, relu.FLOOR))
     lost, fresh = fine_tune(old, 12), fine_tune(old, 12, source="reset")
     assert lost["diverged"].all() and not fresh["diverged"].any()
     for name in ("error", "pr_before", "pr_after", "ensd", "cka", "moved"):
