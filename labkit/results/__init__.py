@@ -31,6 +31,8 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "depth_width_data": "labkit.results.depth_width_data:recipe",
     "deep_failures": "labkit.results.depth_width_data:deep_failures",
     "insert_or_train": "labkit.results.insert_or_train:recipe",
+    "relu_bridge": "labkit.results.relu_bridge:recipe",
+    "relu_norms": "labkit.results.relu_bridge:norms_recipe",
     "signal_and_noise": "labkit.results.signal_and_noise:recipe",
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
 }
