@@ -10,7 +10,7 @@ All nets are one stack: params {"w": (net, hidden, dim), "v": (net, 1, hidden)},
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -394,6 +394,43 @@ def fine_tune(
     found = {"error": error} | compare(*seen) | {"moved": moved(start, phase.params, ["w"])}
     found = {name: torch.where(lost, torch.nan, value) for name, value in found.items()}
     return found | {"steps": phase.steps, "reached": phase.reached, "diverged": lost}
+
+
+def column(
+    c: float,
+    lams: Sequence[float],
+    seeds: Sequence[int],
+    n: int = 80,
+    task: str = "subset",
+    gamma: float = 0.3,
+    among: Sequence[str] = ("pretrained", "reset"),
+    sizes: Sizes | None = None,
+    progress: Callable[[Iterable], Iterable] = iter,
+) -> dict[str, Tensor]:
+    """Pretraining and fine-tuning at one c for several λ: each of `fine_tune`'s results, (lam, source, seed).
+
+    Besides, of pretraining: w_norm and v_norm, ‖w_j‖² and v_j² (lam, seed, hidden), drift, pt_steps and pt_reached
+    (lam, seed). ``among``: the sources; ``progress`` wraps the list of what is to be done, such as ``tqdm`` does.
+
+    >>> sizes = Sizes(n_pt=50, pt_loss=0.3, ft_loss=0.1, pt_steps=200)
+    >>> found = column(0.3, [-0.9, 0.9], range(3), sizes=sizes)
+    >>> found["error"].shape, found["w_norm"].shape
+    (torch.Size([2, 2, 3]), torch.Size([2, 3, 48]))
+    """
+    rows, old = [], {}
+    for lam, source in progress([(lam, source) for lam in lams for source in among]):
+        if lam not in old:
+            old[lam] = pretrain(c, lam, seeds, sizes)
+        rows.append(fine_tune(old[lam], n, task, gamma, source))
+    found = {name: torch.stack([row[name] for row in rows]).unflatten(0, (-1, len(among))) for name in rows[0]}
+    pretrained = {
+        "w_norm": [it.phase.params["w"].square().sum(-1) for it in old.values()],
+        "v_norm": [it.phase.params["v"][:, 0].square() for it in old.values()],
+        "drift": [it.drift for it in old.values()],
+        "pt_steps": [it.phase.steps for it in old.values()],
+        "pt_reached": [it.phase.reached for it in old.values()],
+    }
+    return found | {name: torch.stack(values) for name, values in pretrained.items()}
 
 
 def _each(value, n: int) -> list:
