@@ -310,10 +310,12 @@ def pretrain(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     progress: bool = False,
+    share: float = SHARE,
 ) -> Pretrained:
     """Nets at scales c and λ (numbers or one per seed), each with teacher and sample of its seed, to the same loss.
 
-    float32 reaches the losses asked for. The same seed has the same teacher, sample and directions for every c and λ.
+    ``share``: as for `StableRate`; smaller steps keep the invariant better. float32 reaches the losses asked for. The
+    same seed has the same teacher, sample and directions for every c and λ.
 
     >>> old = pretrain(0.3, -0.9, seeds=range(2), sizes=Sizes(n_pt=50, pt_loss=0.3, pt_steps=200))
     >>> old.phase.reached, old.phase.params["w"].shape
@@ -323,12 +325,14 @@ def pretrain(
     found = teachers(sizes.dim, sizes.units, sizes.ft_units, streams(seeds, TEACHER), **place)
     x = training.normal((sizes.n_pt, sizes.dim), streams(seeds, SAMPLE), **place)
     start = initial(sizes.hidden, sizes.dim, c, lam, streams(seeds, WEIGHTS), **place)
-    phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, progress=progress)
+    phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, share, progress=progress)
     return Pretrained(start, phase, drift(phase.params, c, lam), found, tuple(int(seed) for seed in seeds), sizes)
 
 
-def _descend(start: Params, x: Tensor, y: Tensor, stop_loss: float, max_steps: int, **more) -> Phase:
-    optimizer = SGD(StableRate(x), MOMENTUM)
+def _descend(
+    start: Params, x: Tensor, y: Tensor, stop_loss: float, max_steps: int, share: float = SHARE, **more
+) -> Phase:
+    optimizer = SGD(StableRate(x, share=share), MOMENTUM)
     return learn(forward, start, x, y, optimizer, stop_loss, max_steps, per_net=True, max_loss=MAX_LOSS, **more)
 
 
