@@ -1,0 +1,91 @@
+"""The ReLU bridge: what the shipped grid says, and lesson 05 with it."""
+
+import numpy as np
+import pytest
+
+from labkit import plots
+from labkit.results import load
+from labkit.results.relu_bridge import arrays
+from labkit.transfer import relu
+
+GRID, NORMS = (arrays(load(name).table) for name in ("relu_bridge", "relu_norms"))
+LAMS, SCALES = (GRID.axes[name].tolist() for name in ("lam", "c"))
+USUAL = {"gamma": 0.3, "n": 80}
+
+
+def errors(c, task="subset", source="pretrained", **other):
+    """(λ, seed)."""
+    return GRID.at("error", c=c, task=task, source=source, **USUAL | other)
+
+
+def sigmas(difference):
+    """Mean over the seeds in standard errors."""
+    mean, error = plots.averages(difference)
+    return mean / error
+
+
+def parts(c, task, lam=-0.9):
+    """Richness and reuse of λ against λ = 0, each (seed,)."""
+    pretrained, reset, at = errors(c, task), errors(c, task, "reset"), LAMS.index(lam)
+    return reset[LAMS.index(0)] - reset[at], reset[at] - pretrained[at]
+
+
+def test_grid_is_asked_by_names():
+    table = load("relu_bridge").table
+    row = 1234
+    places = {name: table[name][row].item() for name in GRID.axes if name != "seed"}
+    assert GRID.at("error", **places)[table["seed"][row]] == table["error"][row]
+    with pytest.raises(ValueError, match=r"c must be one of \[0.03, .*\], got 0.2"):
+        GRID.at("error", c=0.2)
+    with pytest.raises(ValueError, match=r"depth must be one of \['c', 'lam', .*got 3"):
+        GRID.at("error", depth=3)
+
+
+def test_at_small_c_the_slider_is_dead_and_at_large_c_alive():
+    for task in ("subset", "new"):
+        assert abs(sigmas(errors(0.03, task)[LAMS.index(0.9)] - errors(0.03, task)[LAMS.index(-0.9)])) < 2
+    for c in (0.3, 1, 3):
+        assert sigmas(errors(c)[LAMS.index(0.9)] - errors(c)[LAMS.index(-0.9)]) > 2
+
+
+def test_at_c_3_the_gain_is_richness():
+    richness, reuse = parts(3, "subset")
+    assert sigmas(richness) > 3 and abs(sigmas(reuse)) < 2
+    at = errors(3).mean(1)
+    assert at[LAMS.index(-0.99)] < 0.5 * at[LAMS.index(0)]
+
+
+@pytest.mark.parametrize("c", [0.03, 0.1, 0.3])
+def test_pretraining_is_reused_by_the_subset_and_hurts_the_new_task(c):
+    assert sigmas(parts(c, "subset")[1]) > 3 and sigmas(parts(c, "new")[1]) < -3
+
+
+def test_a_reset_network_knows_c_and_lam_only_through_their_product():
+    """‖w‖² = c(1 + λ)/2: the same network, up to rounding, which training amplifies a little."""
+    for one, other in (((3, -0.9), (0.3, 0)), ((3, -0.99), (0.3, -0.9)), ((0.3, -0.99), (0.03, -0.9))):
+        a, b = (errors(c, source="reset")[LAMS.index(lam)] for c, lam in (one, other))
+        assert np.abs(a - b).max() < 0.03 and abs(a.mean() - b.mean()) < 0.005
+
+
+def test_the_challenge_can_be_met():
+    pretrained, reset = errors(3), errors(3, source="reset")
+    at = LAMS.index(-0.99)
+    assert pretrained[at].mean() < 2 / 3 * pretrained[LAMS.index(0)].mean()
+    assert abs(sigmas(reset[at] - pretrained[at])) < 2
+
+
+def test_formula_and_trained_neurons_agree_where_the_invariant_held():
+    for row, c in enumerate(SCALES):
+        w, v, drift = (NORMS.values[name][row] for name in ("w_norm", "v_norm", "drift"))
+        b, lam = np.sqrt(np.float64(w) * v), np.array(LAMS)[:, None, None]
+        formula = (lam * c + np.sqrt((lam * c) ** 2 + 4 * b**2)) / 2
+        off = np.abs(formula / w - 1).max(-1)
+        assert off[drift < 0.01].size == 0 or off[drift < 0.01].max() < 0.05
+    assert np.median(NORMS.values["drift"][-1]) < 0.01  # c = 3
+    assert (np.diff(np.median(NORMS.values["drift"], (1, 2))) < 0).all()  # the smaller c, the larger
+
+
+def test_smaller_steps_keep_the_invariant_better():
+    sizes = relu.Sizes(pt_loss=0.1, pt_steps=3000)
+    drifts = [relu.pretrain(0.03, -0.9, [0], sizes, share=share).drift.item() for share in (0.3, 0.1, 0.03)]
+    assert drifts[0] > 2 * drifts[1] > 4 * drifts[2] > 0
