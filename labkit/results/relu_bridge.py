@@ -111,9 +111,9 @@ def arrays(table: Table) -> Grid:
     >>> from labkit.results import load
     >>> grid = arrays(load("relu_bridge").table)
     >>> list(grid.axes), grid.values["error"].shape
-    (['c', 'lam', 'gamma', 'n', 'task', 'source', 'seed'], (5, 5, 3, 2, 2, 3, 12))
+    (['c', 'lam', 'gamma', 'n', 'task', 'source', 'seed'], (5, 5, 3, 2, 2, 3, 10))
     >>> arrays(load("relu_norms").table).values["w_norm"].shape
-    (5, 5, 12, 48)
+    (5, 5, 10, 48)
     """
     names = [name for name in ("c", "lam", "gamma", "n", "task", "source", "seed") if name in table.columns]
     axes = {name: np.array(list(dict.fromkeys(table[name].tolist()))) for name in names}
@@ -123,7 +123,7 @@ def arrays(table: Table) -> Grid:
 
 
 def recipe() -> Recipe:
-    dim, n, seeds = compute.pick(quick=(20, [80], 4), standard=(20, [40, 80], 12), full=(100, [200, 400], 50))
+    dim, n, seeds = compute.pick(quick=(20, [80], 4), standard=(20, [40, 80], 10), full=(100, [200, 400], 50))
     grid = {"dim": [dim], "c": C, "lam": LAM, "gamma": GAMMA, "n": n, "task": list(TASKS), "source": list(SOURCES)}
     rows = len(GAMMA) * len(n) * len(TASKS) * len(SOURCES) * seeds  # of one (c, λ): one pretraining
     part = {"c": 0.3, "lam": -0.9, "gamma": 0.3, "n": n[-1], "task": "subset", "source": "pretrained"}
@@ -131,6 +131,6 @@ def recipe() -> Recipe:
 
 
 def norms_recipe() -> Recipe:
-    dim, seeds = compute.pick(quick=(20, 4), standard=(20, 12), full=(100, 50))
+    dim, seeds = compute.pick(quick=(20, 4), standard=(20, 10), full=(100, 50))
     grid = {"dim": [dim], "c": C, "lam": LAM}
     return Recipe(norms, grid, seeds, {"c": 0.3, "lam": -0.9}, seeds, TOLERANCES, chaotic=True)

@@ -276,6 +276,7 @@ class Sizes:
 
 WEIGHTS, TEACHER, SAMPLE, READOUT, TEST, FINE_TUNING = range(6)  # what a seed is used for
 MAX_LOSS = 1e3  # the labels have variance 0.7
+ROUND = 400  # steps, after which nets that have ended make no more work
 
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
@@ -325,15 +326,46 @@ def pretrain(
     found = teachers(sizes.dim, sizes.units, sizes.ft_units, streams(seeds, TEACHER), **place)
     x = training.normal((sizes.n_pt, sizes.dim), streams(seeds, SAMPLE), **place)
     start = initial(sizes.hidden, sizes.dim, c, lam, streams(seeds, WEIGHTS), **place)
-    phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, share, progress=progress)
+    phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, progress=progress, share=share)
     return Pretrained(start, phase, drift(phase.params, c, lam), found, tuple(int(seed) for seed in seeds), sizes)
 
 
 def _descend(
-    start: Params, x: Tensor, y: Tensor, stop_loss: float, max_steps: int, share: float = SHARE, **more
+    start: Params,
+    x: Tensor,
+    y: Tensor,
+    stop_loss: float,
+    max_steps: int,
+    center: bool = False,
+    progress: bool = False,
+    share: float = SHARE,
 ) -> Phase:
-    optimizer = SGD(StableRate(x, share=share), MOMENTUM)
-    return learn(forward, start, x, y, optimizer, stop_loss, max_steps, per_net=True, max_loss=MAX_LOSS, **more)
+    """`learn` in rounds: nets that have ended leave the stack, the others go on, with their momentum at rest again."""
+    nets, taken = torch.arange(len(x), device=x.device), 0
+    params = {name: value.clone() for name, value in start.items()}
+    steps, loss = torch.zeros_like(nets), torch.zeros_like(x[:, 0, 0])
+    reached, diverged = torch.zeros_like(nets, dtype=torch.bool), torch.zeros_like(nets, dtype=torch.bool)
+    while taken < max_steps and len(nets):
+        now = {name: value[nets] for name, value in params.items()}
+        done = learn(
+            forward,
+            now,
+            x[nets],
+            y[nets],
+            SGD(StableRate(x[nets], share=share), MOMENTUM),
+            stop_loss,
+            min(ROUND, max_steps - taken),
+            center={name: value[nets] for name, value in start.items()} if center else None,
+            per_net=True,
+            max_loss=MAX_LOSS,
+            progress=progress,
+        )
+        for name, value in done.params.items():
+            params[name][nets] = value
+        steps[nets] += done.steps
+        loss[nets], reached[nets], diverged[nets] = done.loss, done.reached, done.diverged
+        nets, taken = nets[~(done.reached | done.diverged)], taken + ROUND
+    return Phase(params, steps, loss, reached, diverged)
 
 
 def fine_tune(
@@ -363,6 +395,11 @@ def fine_tune(
     """
     require_whole(1, n=n)
     net = list(range(len(old.seeds)) if net is None else net)
+    if not net:
+        raise ValueError("net must name at least one of the pretrained nets, got none")
+    for place, value in enumerate(net):
+        if value not in range(len(old.seeds)):
+            raise ValueError(f"net[{place}] = {value} must lie in [0, {len(old.seeds) - 1}]")
     task, gamma, source = (_each(value, len(net)) for value in (task, gamma, source))
     for name, values, allowed in (("task", task, TASKS), ("source", source, SOURCES)):
         for value in values:
@@ -390,7 +427,7 @@ def fine_tune(
             for part in ("directions", "signs")
         )
     )
-    phase = _descend(start, x, teacher(x), sizes.ft_loss, sizes.ft_steps, center=start, progress=progress)
+    phase = _descend(start, x, teacher(x), sizes.ft_loss, sizes.ft_steps, center=True, progress=progress)
     labels = teacher(test)
     error = mse(centered(forward, start)(phase.params, test), labels) / labels.var((1, 2), correction=0)
     seen = [features(params, test).to(compute.dtype(like.device)) for params in (start, phase.params)]
