@@ -1,4 +1,4 @@
-"""Pretraining and fine-tuning: nets as one stack against a loop over them; one column of the ReLU bridge (lesson 05)."""
+"""Pretraining and fine-tuning: nets as one stack against a loop over them; one column of the ReLU bridge."""
 
 import time
 from dataclasses import replace

@@ -17,7 +17,7 @@ X, Y = randn(2, 12, 3, seed=2), randn(2, 12, 1, seed=3)
 PARAMS = {"w": randn(2, 6, 3, seed=4), "v": randn(2, 1, 6, seed=5)}
 OTHER = {"w": randn(2, 6, 3, seed=6), "v": randn(2, 1, 6, seed=7)}
 B, C = torch.tensor([0.5, 2.0]).double(), torch.tensor([0.1, 3.0]).double()
-SIZES = Sizes(dim=6, hidden=8, units=3, ft_units=2, n_pt=20, n_test=30, pt_loss=0.1, ft_loss=0.1)
+SIZES = Sizes(6, 8, 3, 2, n_pt=20, n_test=30, pt_loss=0.1, ft_loss=0.1, pt_steps=300, ft_steps=300)
 
 
 def phase(found):

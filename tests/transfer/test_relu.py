@@ -32,7 +32,7 @@ from labkit.transfer.relu import (
 from tests.transfer.conftest import randn
 
 PLACE = {"device": "cpu", "dtype": torch.float64}
-SMALL = Sizes(dim=6, hidden=8, units=3, ft_units=2, n_pt=40, n_test=50, pt_loss=0.02, ft_loss=0.01)
+SMALL = Sizes(6, 8, 3, 2, n_pt=40, n_test=50, pt_loss=0.02, ft_loss=0.01, pt_steps=1500, ft_steps=400)
 
 
 def gradient(w, v, x, y, offset=0.0):
@@ -194,7 +194,7 @@ def test_the_start_is_mirrored_silent_and_of_the_asked_scales():
     assert torch.equal(params["w"][:, :3], params["w"][:, 3:]) and torch.equal(
         params["v"][..., :3], -params["v"][..., 3:]
     )
-    assert forward(params, randn(7, 5)).abs().max() == 0
+    assert forward(params, randn(7, 5)).abs().max() < 1e-14  # a sum of pairs, in another order
     assert drift(params, c, lam).max() < 1e-15
     other = initial(6, 5, 9.0, 0.3, training.generators([5]), **PLACE)["w"]
     torch.testing.assert_close(
@@ -401,12 +401,9 @@ def test_scratch_does_not_know_gamma_and_reset_does_not_know_pretraining():
     assert not torch.equal(*(fine_tune(it, 12, "new", 0.3)["error"] for it in (old, other)))
 
 
-def test_a_net_that_diverges_is_reported_and_never_averaged_away(monkeypatch):
-    monkeypatch.setattr(relu, "SHARE", 100.0)
-    monkeypatch.setattr(StableRate.__init__, "__defaults__", (relu.MOMENTUM, 100.0, relu.FLOOR))
-    old = pretrain(3.0, 0.5, range(3), replace(SMALL, pt_loss=1e-6, pt_steps=200), **PLACE)
+def test_a_net_that_diverges_is_reported_and_never_averaged_away():
+    old = pretrain(3.0, 0.5, range(3), replace(SMALL, pt_loss=1e-6, pt_steps=200), share=100.0, **PLACE)
     assert old.phase.diverged.all() and "diverged: [0, 1, 2]" in str(old.phase)
-    monkeypatch.setattr(StableRate.__init__, "__defaults__", (relu.MOMENTUM, 0.6, relu.FLOOR))
     lost, fresh = fine_tune(old, 12), fine_tune(old, 12, source="reset")
     assert lost["diverged"].all() and not fresh["diverged"].any()
     for name in ("error", "pr_before", "pr_after", "ensd", "cka", "moved"):
