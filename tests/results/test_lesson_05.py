@@ -54,6 +54,26 @@ def test_at_small_c_the_slider_is_dead_and_at_large_c_alive():
     assert span(3).mean() > 3 * span(0.3).mean()
 
 
+def test_the_sizes_are_those_of_the_story():
+    sizes = relu.Sizes()
+    assert (sizes.dim, sizes.hidden, sizes.units, sizes.ft_units, sizes.n_pt) == (20, 48, 10, 3, 400)
+    assert (sizes.pt_loss, sizes.ft_loss) == (1e-3, 1e-4)
+
+
+def test_the_pretrained_error_on_the_subset_falls_with_lam():
+    for c in (0.3, 1, 3):
+        error = errors(c)
+        assert sigmas(error[LAMS.index(0)] - error[LAMS.index(-0.9)]) > 3
+
+
+def test_lam_fans_the_neurons_out_at_c_3_and_unused_ones_are_faint_at_small_c():
+    norm, reach = NORMS.values["w_norm"], NORMS.values["v_norm"]
+    low, high = (norm[-1, LAMS.index(lam)] for lam in (-0.99, 0.99))
+    assert 100 < np.median(high) / np.median(low) < 1000 and np.sqrt(norm[-1] * reach[-1]).max() < 3
+    strong = np.sort(np.sqrt(norm[0] * reach[0]).reshape(5, -1))[:, -120:].mean(1)  # the strongest quarter
+    assert (strong > 0.03).all() and (strong > 5 * 0.03 * (1 + np.array(LAMS)) / 2).all()
+
+
 def test_what_negative_lam_gains_is_richness():
     """At c = 3 all but a tenth; at c = 0.3 three quarters, and pretrained networks gain less by λ than reset ones."""
     for c, least, most in ((3, 0, 0.1), (0.3, 0.2, 0.35)):
@@ -79,6 +99,9 @@ def test_a_single_task_is_not_blind_to_lam():
         assert (away > 0.2) == seen
     error = errors(0.3, source="scratch")
     assert sigmas(error[LAMS.index(0)] - error[LAMS.index(-0.99)]) > 3
+    pretrained, reset = (errors(0.3, source=name) for name in ("pretrained", "reset"))  # as the lesson prints them
+    gains = [part[LAMS.index(0)] - part[LAMS.index(-0.99)] for part in (pretrained, reset)]
+    assert sigmas(gains[1] - gains[0]) > 2 and min(map(sigmas, gains)) > 3
 
 
 def test_pr_and_ensd_read_as_the_lesson_reads_them():
