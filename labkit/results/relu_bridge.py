@@ -94,7 +94,7 @@ class Grid(NamedTuple):
 
         >>> from labkit.results import load
         >>> arrays(load("relu_bridge").table).at("error", c=0.3, gamma=0.3, n=80, task="new", source="reset").shape
-        (5, 12)
+        (5, 10)
         """
         index = [slice(None)] * len(self.axes)
         for axis, value in places.items():

@@ -1,13 +1,16 @@
 """What lesson 05 says of its grid, of the shipped table; and that the arrays are the table."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from labkit.compute import PROFILES, use_profile
 from labkit.results import load
-from labkit.results.relu_bridge import arrays
+from labkit.results.relu_bridge import SIZES, arrays, bridge, norms, norms_recipe, recipe
 from labkit.transfer.protocol import SOURCES
-from labkit.transfer.relu import norms_after
+from labkit.transfer.relu import TASKS, norms_after
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +48,11 @@ def test_arrays_are_the_table(table):
         place = tuple(int(np.flatnonzero(grid.axes[name] == table[name][row])[0]) for name in names)
         for name, values in grid.values.items():
             np.testing.assert_array_equal(values[place], table[name][row])
-    norms = load("relu_norms").table
-    place = np.flatnonzero((norms["c"] == 3.0) & (norms["lam"] == 0.9) & (norms["seed"] == 4))[0]
-    found = arrays(norms)
+    shipped = load("relu_norms").table
+    place = np.flatnonzero((shipped["c"] == 3.0) & (shipped["lam"] == 0.9) & (shipped["seed"] == 4))[0]
+    found = arrays(shipped)
     c, lam = (int(np.flatnonzero(found.axes[name] == value)[0]) for name, value in (("c", 3.0), ("lam", 0.9)))
-    np.testing.assert_array_equal(found.values["w_norm"][c, lam, 4], norms["w_norm"][place])
+    np.testing.assert_array_equal(found.values["w_norm"][c, lam, 4], shipped["w_norm"][place])
 
 
 def test_scratch_has_no_gamma_and_all_sources_are_there(table):
@@ -110,3 +113,27 @@ def test_the_formula_of_the_norms_holds_where_the_invariant_does():
         expected = norms_after(torch.as_tensor(np.sqrt(w * v)), 3.0, float(table["lam"][row]))
         assert table["drift"][row] < 0.01  # below a percent, so the formula is to hold to 5 %
         np.testing.assert_allclose(expected.w.numpy(), w, rtol=0.05)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_profile_asks_for_what_can_be(profile):
+    with use_profile(profile):
+        made, of_norms = recipe(), norms_recipe()
+    sizes = SIZES[made.grid["dim"][0]]
+    assert sizes.units + sizes.ft_units <= sizes.dim and sizes.hidden % 2 == 0 and made.seeds >= 3
+    rows = np.prod([len(values) for name, values in made.grid.items() if name not in ("c", "lam")]) * made.seeds
+    assert rows == made.batched and of_norms.grid["dim"] == made.grid["dim"] and of_norms.seeds == made.seeds
+
+
+def test_the_large_profile_is_the_same_code(monkeypatch):
+    """100 inputs through the study that made the table, with limits of a few steps."""
+    few = replace(SIZES[100], hidden=16, n_pt=30, n_test=50, pt_steps=3, ft_steps=3)
+    monkeypatch.setitem(SIZES, 100, few)
+    one = {"dim": 100, "c": 0.3, "lam": 0.9, "gamma": 0.3, "n": 20}
+    rows = {name: np.full(6, value) for name, value in one.items()}
+    rows |= {"task": np.repeat(TASKS, 3), "source": np.tile(SOURCES, 2), "seed": np.array([4, 4, 4, 7, 7, 7])}
+    found = bridge(**rows)
+    assert set(found) == set(load("relu_bridge").table.columns) - set(rows)
+    assert all(values.shape == (6,) for values in found.values())
+    assert np.isfinite(found["error"]).all() and (found["pt_steps"] == 3).all() and not found["reached"].any()
+    assert norms(*(rows[name] for name in ("dim", "c", "lam", "seed")))["w_norm"].shape == (6, 16)
