@@ -356,6 +356,29 @@ def named_dots(ax, names, mean, error, colors):
         text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
 
 
+def averages(values):
+    """Mean over the seeds, the last axis, and its standard error; seeds with a nan (a net diverged) are left out."""
+    values = numbers(values)
+    values = values[..., np.isfinite(values).all(tuple(range(values.ndim - 1)))]
+    return values.mean(-1), values.std(-1, ddof=1) / values.shape[-1] ** 0.5
+
+
+def seeds(ax, key, values, color, each=True, **style):
+    """Values (stop, seed) over x = 0, 1, ...: their mean ± one standard error, and with ``each`` a thin line a seed."""
+    values, at = numbers(values), np.arange(len(values))
+    lines(ax, f"{key} each", at, values.T[: values.shape[1] if each else 0], linewidths=0.8)
+    mean, error = averages(values)
+    return curve_and_dots(ax, key, (at, mean), (at, mean, error), color=color, **style)
+
+
+def named_seeds(ax, names, values, colors):
+    """`named_dots` of values (names, seed), with a small dot for each seed beside the mean."""
+    values = numbers(values)
+    at = np.arange(len(names)).repeat(values.shape[1]) - 0.15
+    dots(ax, "each seed", at, values.ravel(), color=MIST, markersize=3)
+    named_dots(ax, names, *averages(values), colors)
+
+
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------
 
 
@@ -455,6 +478,12 @@ def log_axis(axis, ticks):
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_minor_locator(mpl.ticker.NullLocator())
+
+
+def stop_axis(axis, stops):
+    """Make a linear axis over the stops of a grid: the positions are 0, 1, ..., whatever the values."""
+    axis.set_ticks(range(len(stops)), [f"{stop:g}".replace("-", "−") for stop in stops])
+    axis.axes.set(**{f"{axis.axis_name}lim": (-0.3, len(stops) - 0.7)})
 
 
 def root_axis(ax, high, ticks):

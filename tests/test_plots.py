@@ -59,6 +59,33 @@ def test_log_axis_is_labeled_where_it_was_asked_to_be(ax):
     assert [label.get_text() for label in ax.get_xticklabels()] == ["5", "10", "50"]
 
 
+def test_stops_stand_one_apart_whatever_their_values(ax):
+    plots.stop_axis(ax.xaxis, [-0.99, 0, 0.9])
+    ax.figure.canvas.draw()
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["−0.99", "0", "0.9"]
+    assert list(ax.get_xticks()) == [0, 1, 2] and ax.get_xlim() == (-0.3, 2.3)
+
+
+def test_averages_leave_out_the_seeds_that_diverged():
+    values = np.array([[1.0, 2, np.nan, 6], [5, 5, 5, 5]])
+    mean, error = plots.averages(values)
+    assert np.allclose(mean, [3, 5]) and np.allclose(error, [7**0.5 / 3**0.5, 0])
+
+
+def test_seeds_are_drawn_as_lines_under_their_mean(ax):
+    values = np.random.default_rng(0).normal(size=(5, 7))
+    for each, count in ((True, 7), (False, 0)):
+        plots.seeds(ax, "a", values, "red", each=each)
+        found = {artist.get_gid(): artist for artist in ax.get_children()}
+        segments = found["a each"].get_segments()
+        assert len(segments) == count and all(np.allclose(s[:, 1], v) for s, v in zip(segments, values.T, strict=each))
+        assert np.allclose(found["a dots"].get_ydata(), values.mean(1))
+    plots.named_seeds(ax, list("bcdef"), values, ["red"] * 5)
+    found = {artist.get_gid(): artist for artist in ax.get_children()}
+    assert [float(found[f"{name} dots"].get_ydata()[0]) for name in "bcdef"] == values.mean(1).tolist()
+    assert np.array_equal(np.sort(found["each seed"].get_ydata()), np.sort(values.ravel()))
+
+
 def everything(ax, shift):
     x = torch.linspace(0, 1, 20, dtype=torch.float64)
     plots.line(ax, "line", x, x + shift)
