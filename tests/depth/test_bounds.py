@@ -606,7 +606,9 @@ def test_numbers_of_lesson_12():
     assert spent == pytest.approx(20, rel=0.2)
     weak = needed(0.05, 2)
     assert weak["old network frozen"] == weak["1 fixed direction"] < 1e4
-    assert needed(1, 1)["old network frozen"] / needed(1, 2)["old network frozen"] == pytest.approx(9, abs=0.5)
+    frozen = {w: needed(w, 1)["old network frozen"] for w in (0.5, 0.9, 1.1)}
+    assert frozen[0.5] / needed(0.5, 2)["old network frozen"] == pytest.approx(20, abs=1.5)
+    assert frozen[1.1] / frozen[0.9] == pytest.approx(1.1, abs=0.02)
 
 
 def test_the_test_sets_of_lesson_12():
