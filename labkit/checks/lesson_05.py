@@ -87,6 +87,7 @@ def neuron(answer) -> str:
         "that is the readout, v²: the sign of lam·c.": readout,
         "the 4 of the quadratic equation x² - lam·c·x - b² = 0 is missing under the root.": missing,
         "that is the limit of small c, b, where lam is dead.": b,
+        "4b, not 4b²: all under the root has the units of c².": (lam * c + ((lam * c) ** 2 + 4 * b).sqrt()) / 2,
         "lam is missing: the conserved difference is lam·c, not c.": first_layer(b, c, torch.ones_like(lam)),
         "the conserved number is the difference at the start, c(1 + lam)/2 - c(1 - lam)/2 = lam·c, not "
         "c(1 + lam)/2.": first_layer(b, c, (1 + lam) / 2),
@@ -101,6 +102,8 @@ def neuron(answer) -> str:
         "that is the contrast of the readouts, v².": readout / (c * (1 - lam) / 2),
         "upside down: used over unused.": 1 / contrast,
         "the 4 under the root is missing.": missing / unused,
+        "b is the strength: above stands norm2.": b / unused,
+        "over the unused neuron, not over b: b is the strength of the used one.": norm2 / b,
         "that is used minus unused: take the ratio.": norm2 - unused,
         "that is norm2.": norm2,
     }
@@ -112,7 +115,8 @@ def neuron(answer) -> str:
         {"contrast: the ratio of the squared norms is asked for, not of the norms.": contrast.sqrt()},
     )
     mistakes = named("norm2", values[0], first), named("contrast", values[1], second)
-    compare_parts(values, zip((norm2, contrast), mistakes, slips, strict=True), **inputs)
+    parts = (norm2, mistakes[0], slips[0]), (contrast, mistakes[1], slips[1])
+    compare_parts(values, dict(zip(("norm2", "contrast"), parts, strict=True)), **inputs)
     return "Two equations, w² − v² = λc and w²v² = b²: no pathway sum, so the contrast keeps its λ."
 
 
@@ -139,6 +143,8 @@ def wakes(answer) -> str:
             "lam times: the equation gives lam·c, divide by lam.": b * (f - 1 / f) * lam,
             "The number in the root is lam·c, not (1 + lam)c.": b * (1 / f - f) / (1 + lam),
             "That is the order of magnitude, b/|lam|: the factor is missing.": b / -lam,
+            "1 - factor, not its square: 2·factor·b - lam·c is squared, and lam²c² cancels.": b * (1 - f) / (-lam * f),
+            "lam·c = b(factor - 1/factor): the 1/factor is missing.": b * (1 - f**2) / -lam,
             "b, not b²: c has the units of b.": b**2 * (f - 1 / f) / lam,
             "The 4 under the root is missing.": b * (f - 1 / (4 * f)) / lam,
             "Solved for factor·c in place of factor·b: at lam = 0 the squared norm is b.": (b / (f * (f - lam)).sqrt()),
@@ -194,6 +200,8 @@ def read(answer) -> str:
             raise Wrong(f"Your function returned {value[~value.isfinite()][0]:.4g}: a division or a root?")
     x, y = (z - z.mean(-2, keepdim=True) for z in inputs.values())
     raw, rows = dimensions(*inputs.values()), dimensions(*(z - z.mean(-1, keepdim=True) for z in inputs.values()))
+    borrowed = "after is centered with the means of before: each has means of its own."
+    wrong_mean = dimensions(x, inputs["after"] - inputs["before"].mean(-2, keepdim=True))
     truth, squares = dimensions(x, y), dimensions(*(z.mT @ z for z in (x, y)))
     if close(values[0], truth["after"]).all() and close(values[1], truth["before"]).all():
         raise Wrong("Return (pr_before, pr_after, ensd), in this order: the first two are swapped.", 0.5)
@@ -245,16 +253,19 @@ def read(answer) -> str:
         "below stand tr K_X² and tr K_Y², not their roots.": scaled(product * overlap / below.sqrt(), values[2]),
         "K_X² and K_Y² belong below, squares of Gram matrices, not squares of traces.": overlap / product,
         "that is PR after: what is shared with before is asked for.": truth["after"],
+        borrowed: wrong_mean["ensd"],
     }
     named = (
         {f"pr_before: {says}": wrong for says, wrong in ratio("before", x, values[0]).items()},
-        {f"pr_after: {says}": wrong for says, wrong in ratio("after", y, values[1]).items()},
+        {
+            f"pr_after: {says}": wrong
+            for says, wrong in (ratio("after", y, values[1]) | {borrowed: wrong_mean["after"]}).items()
+        },
         {f"ensd: {says}": wrong for says, wrong in shared.items()},
     )
-    three = [truth[name] for name in ("before", "after", "ensd")]
-    compare_parts(
-        values, zip(three, named, ({}, {}, {}), strict=True), **{"size of before": x.square().mean((-2, -1)).sqrt()}
-    )
+    names, three = ("pr_before", "pr_after", "ensd"), [truth[name] for name in ("before", "after", "ensd")]
+    parts = {name: (right, wrong, {}) for name, right, wrong in zip(names, three, named, strict=True)}
+    compare_parts(values, parts, **{"size of before": x.square().mean((-2, -1)).sqrt()})
     return "How many directions there were, how many there are, and how many of them are the old ones."
 
 
@@ -337,17 +348,15 @@ def split(answer) -> str:
         },
     ]
     slips = [{}, {}, {"z: divide by seeds - 1 in the variance: these are samples.": reuse / error_of_mean(helps, 0)}]
-    compare_parts(
-        values,
-        zip(truth, named, slips, strict=True),
-        **{"mean error pretrained": pt[..., 1].mean(-1), "mean error reset": reset[..., 1].mean(-1)},
-    )
+    means = {"mean error pretrained": pt[..., 1].mean(-1), "mean error reset": reset[..., 1].mean(-1)}
+    names = "richness", "reuse", "z"
+    compare_parts(values, dict(zip(names, zip(truth, named, slips, strict=True), strict=True)), **means)
     return "Richness plus reuse is the whole gain; the second needs pretraining, the first does not."
 
 
 EXERCISES = {
-    "05.1": Exercise(points=4, minutes=12, difficulty=2, check=neuron),
+    "05.1": Exercise(points=4, minutes=8, difficulty=1, check=neuron),
     "05.2": Exercise(points=2, minutes=8, difficulty=2, check=wakes),
-    "05.3": Exercise(points=4, minutes=12, difficulty=2, check=read),
-    "05.4": Exercise(points=3, minutes=8, difficulty=2, check=split),
+    "05.3": Exercise(points=4, minutes=10, difficulty=2, check=read),
+    "05.4": Exercise(points=3, minutes=6, difficulty=1, check=split),
 }

@@ -128,6 +128,15 @@ def of_raw(**parts):
     return answer
 
 
+def with_one_mean(x, y):
+    mean = x.mean(1, keepdim=True)
+    return pr(x - mean), pr(y - mean), ensd(x - mean, y - mean)
+
+
+def with_one_mean_shared(x, y):
+    return *reading(order=(0, 1))(x, y), with_one_mean(x, y)[2]
+
+
 def without_traces(x, y, scale=1.0):
     kx, ky = (scale * k for k in grams(x, y))
     return trace(kx @ ky) / (trace(kx @ kx) * trace(ky @ ky))
@@ -231,6 +240,9 @@ WRONG = {
         ("contrast of the readouts", 2, both(contrast=lambda b, c, m: square(b, c, -m) / start(b, c, -m))),
         ("upside down", 2, both(contrast=lambda *a: 1 / ratio(*a))),
         ("the 4 under the root", 2, both(contrast=lambda *a: ratio(*a, four=1))),
+        ("4b, not 4b²", 2, both(lambda b, c, m: (m * c + ((m * c) ** 2 + 4 * b).sqrt()) / 2, ratio)),
+        ("contrast: b is the strength", 2, both(contrast=lambda b, c, m: b / start(b, c, m))),
+        ("contrast: over the unused neuron", 2, both(contrast=lambda b, c, m: square(b, c, m) / b)),
         ("used minus unused", 2, both(contrast=lambda b, c, m: square(b, c, m) - start(b, c, m))),
         ("contrast: that is norm2", 2, both(contrast=square)),
         ("not of the norms", 3, both(contrast=lambda *a: ratio(*a).sqrt())),
@@ -239,7 +251,7 @@ WRONG = {
         ("(norm2, contrast), 2 tensors; it returned one", 0, lambda b, c, m: 1.0),
         ("2 tensors; it returned 12", 0, square),
         ("a division or a root", 0, both(lambda b, c, m: (m * c - b).sqrt())),
-        ("At b=", 2, both(lambda b, c, m: b + c)),
+        ("norm2: at b=", 2, both(lambda b, c, m: b + c)),
     ],
     "05.2": [
         ("negative on both sides", 0, lambda b, m, f: b * (f - 1 / f) / -m),
@@ -247,6 +259,8 @@ WRONG = {
         ("lam times", 0, lambda b, m, f: b * (f - 1 / f) * m),
         ("not (1 + lam)c", 0, lambda b, m, f: b * (1 / f - f) / (1 + m)),
         ("the factor is missing", 0, lambda b, m, f: b / -m),
+        ("1 - factor, not its square", 0, lambda b, m, f: b * (1 - f) / (-m * f)),
+        ("the 1/factor is missing", 0, lambda b, m, f: b * (1 - f**2) / -m),
         ("b, not b²", 0, lambda b, m, f: b**2 * (f - 1 / f) / m),
         ("The 4 under the root", 0, lambda b, m, f: b * (f - 1 / (4 * f)) / m),
         ("factor·c in place of factor·b", 0, lambda b, m, f: b / (f * (f - m)).sqrt()),
@@ -281,12 +295,14 @@ WRONG = {
         ("not their roots", 8 / 3, reading(shared=roots_below)),
         ("not squares of traces", 8 / 3, reading(shared=traces_below)),
         ("ensd: that is PR after", 8 / 3, reading(shared=lambda x, y: pr(y))),
+        ("pr_after: after is centered with the means of before", 4 / 3, with_one_mean),
+        ("ensd: after is centered with the means of before", 8 / 3, with_one_mean_shared),
         ("the first two are swapped", 2, reading(order=(1, 0, 2))),
         ("3 tensors; it returned 2", 0, reading(order=(0, 1))),
         ("expected (8,)", 0, lambda x, y: reading()(x[:3], y[:3])),
         ("a division or a root", 0, reading(before=lambda z: pr(z) / 0)),
         ("2 times the expected", 8 / 3, reading(shared=lambda x, y: 2 * ensd(x, y))),
-        ("At size of before=", 8 / 3, reading(shared=lambda x, y: pr(x) - pr(y))),
+        ("ensd: at size of before=", 8 / 3, reading(shared=lambda x, y: pr(x) - pr(y))),
     ],
     "05.4": [
         ("Ask the reset nets", 2, halves(richness=lambda p, r: (p[..., 0] - p[..., 1]).mean(1))),
@@ -320,6 +336,6 @@ WRONG = {
         ("the first two are swapped", 1.5, halves(order=(1, 0, 2))),
         ("3 tensors; it returned 2", 0, halves(order=(0, 1))),
         ("2 times the expected", 2, halves(richness=lambda p, r: 2 * (r[..., 0] - r[..., 1]).mean(1))),
-        ("At mean error pretrained=", 2, halves(reuse=lambda p, r: p[..., 1].mean(1))),
+        ("reuse: at mean error pretrained=", 2, halves(reuse=lambda p, r: p[..., 1].mean(1))),
     ],
 }  # fmt: skip
