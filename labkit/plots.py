@@ -92,6 +92,8 @@ def line(ax, key, x, y, **style):
     x, y = numbers(x), numbers(y)
     if not (np.array_equal(artist.get_xdata(orig=True), x) and np.array_equal(artist.get_ydata(orig=True), y)):
         artist.set_data(x, y)
+    if style.get("color", artist.get_color()) != artist.get_color():
+        artist.set_color(style["color"])
     return artist
 
 
