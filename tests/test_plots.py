@@ -348,6 +348,18 @@ def test_signed_colors_are_white_at_zero_and_pure_at_the_ends():
     np.testing.assert_allclose(plots.signed_rgb(torch.tensor(0.5)), (1 + np.array(red)) / 2, atol=1e-7)
 
 
+def test_points_take_a_new_color_and_keep_the_old_one_unasked():
+    ax = Figure().add_subplot()
+    for color in (plots.GREEN, plots.PINK):
+        (artist,) = {plots.dots(ax, "d", [0], [1], color=color), plots.dots(ax, "d", [0], [1])}
+        assert artist.get_color() == artist.get_markerfacecolor() == color
+    plots.named_seeds(ax, ["w"], np.array([[1.0, 2.0]]), [plots.GREEN])
+    plots.named_seeds(ax, ["w"], np.array([[1.0, 2.0]]), [plots.PINK])
+    colors = {artist.get_gid(): artist.get_color() for artist in (*ax.lines, *ax.texts)}
+    told = {colors[key] for key in ("w dots", "w bars", "w number")}
+    assert told == {plots.PINK} and colors["each seed"] != plots.PINK
+
+
 def test_a_covariance_shows_its_correlations_from_the_upper_left_and_its_first_eigenvalues():
     figure = Figure()
     plots.covariance_axes(figure, shown=2)
