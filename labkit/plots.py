@@ -268,6 +268,21 @@ def image(ax, key, rgb, extent):
     return artist
 
 
+def mosaic(ax, key, tiles, low, high):
+    """Small grey pictures in rows and columns: tiles (rows, columns, height, width), ``low`` white, ``high`` black.
+
+    Each takes one unit of the axes, which become (0, columns) × (0, rows) the first time; the first row is on top.
+    """
+    values = ((high - numbers(tiles)) / (high - low)).clip(0, 1)
+    rows, columns, height, width = values.shape
+    padded = np.ones((rows, columns, height + 1, width + 1))  # a gap of one white pixel
+    padded[..., :height, :width] = values
+    if _find(ax, key) is None:
+        ax.set(xlim=(0, columns), ylim=(0, rows), aspect="equal")
+    pixels = padded.transpose(0, 2, 1, 3).reshape(rows * (height + 1), columns * (width + 1))[::-1]
+    return image(ax, key, np.repeat(pixels[..., None], 3, -1), (0, columns, 0, rows))
+
+
 def cells(ax, key, values, shade, words="{:.2f}"):
     """A table as a map: values (rows, columns) as words, on cells from dark (shade 0) to light (1); row 0 is lowest."""
     rows, columns = numbers(values).shape

@@ -242,6 +242,18 @@ def test_asinh_axis_keeps_zero_and_signs():
     assert middle == 0 and low == -high == pytest.approx(0.1 * np.arcsinh(1))
 
 
+def test_a_mosaic_has_its_first_tile_in_the_upper_left(ax):
+    tiles = torch.zeros(2, 3, 4, 5)  # white
+    tiles[0, 0], tiles[1, 2] = 1.0, 0.5
+    picture = plots.mosaic(ax, "digits", tiles, 0, 1)
+    shown = picture.get_array()[::-1, :, 0]  # from the top
+    assert shown.shape == (2 * 5, 3 * 6) and picture.get_extent() == [0, 3, 0, 2]
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 3), (0, 2))
+    assert (shown[:4, :5] == 0).all() and (shown[5:9, 12:17] == 128).all()
+    assert (shown[4] == 255).all() and (shown[:, 5] == 255).all() and (shown[:4, 6:] == 255).all()
+    assert plots.mosaic(ax, "digits", 1 - tiles, 0, 1) is picture and picture.get_array()[-1, 0, 0] == 255
+
+
 def test_cells_are_a_table_on_a_map():
     ax = Figure().add_subplot(xlim=(-0.5, 2.5), ylim=(-0.5, 1.5))
     values = np.arange(6.0).reshape(2, 3) - 1
