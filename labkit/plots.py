@@ -363,6 +363,51 @@ def named_dots(ax, names, mean, error, colors):
         text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
 
 
+# --- paired differences: what seeds have in common drops out ---------------------------------------------
+
+SEEN = 2.0  # standard errors; a smaller difference is not seen
+
+
+def difference_words(differences, unit=1.0, digits=1):
+    """Mean ± standard error over the seeds, the last axis, times ``unit``; "n.s." below `SEEN` standard errors.
+
+    >>> difference_words([0.03, 0.05, 0.04], unit=100)
+    '+4.0 ± 0.6'
+    >>> difference_words([-0.03, 0.05, -0.04], unit=100)
+    '−0.7 ± 2.8, n.s.'
+    """
+    values = unit * numbers(differences)
+    mean, error = values.mean(), values.std(ddof=1) / values.size**0.5
+    unseen = "" if abs(mean) > SEEN * error else ", n.s."
+    return f"{mean:+.{digits}f} ± {error:.{digits}f}{unseen}".replace("-", "−")
+
+
+def paired_axes(ax, names, low, high, title="", unit=""):
+    """The setup of :func:`paired`: a row a name, the first on top, and a line at zero."""
+    frame(ax, title, unit, "", (low, high), (-0.6, len(names) - 0.4), yticks=range(len(names)), yticklabels=names[::-1])
+    ax.axvline(0, color=GREY, linewidth=1.2)
+    ax.grid(False, axis="y")
+
+
+def paired(ax, key, differences, colors, unit=1.0, digits=1):
+    """Rows of differences (rows, seeds): each seed as a dot, the mean with a bar of `SEEN` standard errors, in words.
+
+    A bar that crosses zero is "n.s.". Diverged seeds (nan) are left out. Seeds beyond the axes are not drawn.
+    """
+    low, high = ax.get_xlim()
+    for row, (values, color) in enumerate(zip(differences, colors, strict=True)):
+        values, height = unit * numbers(values), len(differences) - 1 - row
+        values = values[np.isfinite(values)]
+        mean, error = values.mean(), SEEN * values.std(ddof=1) / len(values) ** 0.5
+        shifted = height - 0.16 - 0.14 * (np.arange(len(values)) % 3)
+        inside = (values > low) & (values < high)
+        dots(ax, f"{key} {row} seeds", values[inside], shifted[inside], color=color, markersize=3, alpha=0.55)
+        spans(ax, f"{key} {row} bar", [height], [[mean - error, mean + error]], [color], linewidths=4)
+        dots(ax, f"{key} {row} mean", [mean], [height], color=color, markersize=8, markeredgecolor="white")
+        words = difference_words(values, digits=digits)
+        text(ax, f"{key} {row} words", high, height + 0.2, words, color=color, ha="right", va="bottom", weight="bold")
+
+
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------
 
 
