@@ -33,6 +33,8 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "insert_or_train": "labkit.results.insert_or_train:recipe",
     "signal_and_noise": "labkit.results.signal_and_noise:recipe",
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
+    "digits_transfer": "labkit.results.digits_transfer:recipe",
+    "digits_scratch": "labkit.results.digits_transfer:scratch_recipe",
 }
 
 

@@ -2,7 +2,7 @@
 
     z = relu(stem * x);   block: z ← relu(second * relu(first * z) + shortcut(z));   f(x) = W · mean of z over pixels
 
-All convolutions are without biases. Without a norm f is 1-homogeneous in the stem, so `rescaled` moves scale between
+All convolutions are without biases. Without a norm f is 1-homogeneous in the stem, so `rescale` moves scale between
 the stem and the readout and leaves the function as it was: a pure relative scale. With batch norm, which follows
 every convolution, a factor κ of a convolution changes nothing but its learning rate: f(κw) = f(w), ∇f(κw) = ∇f(w)/κ.
 The networks are toys and a standard shape (ResNet-18, arXiv 1512.03385, with a 3 × 3 stem): the configuration that
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labkit.training import Params, PerNet, conv2d, he, linear, normal, to_nets
-from labkit.validate import refuse, require_positive, require_whole
+from labkit.validate import require_positive, require_whole
 
 NORMS = (None, "batch")
 EPS = 1e-5  # of batch norm
@@ -176,7 +176,7 @@ SMALL_BATCH_NORM = ResNet(norm="batch")
 RESNET18 = ResNet((64, 128, 256, 512), blocks=2, in_channels=3, norm="batch")  # 11 M, for 32 × 32 images
 
 
-def rescaled(params: Params, kappa: PerNet, weight_scale: PerNet = 1.0) -> Params:
+def rescale(params: Params, kappa: PerNet, weight_scale: PerNet = 1.0) -> Params:
     """Stem × κ·weight_scale, readout × weight_scale/κ; the other weights are the same tensors.
 
     Without a norm f becomes weight_scale²·f: κ alone leaves the function as it was (derived here: f is 1-homogeneous
@@ -185,7 +185,7 @@ def rescaled(params: Params, kappa: PerNet, weight_scale: PerNet = 1.0) -> Param
 
     >>> params = SMALL.init(28, [torch.Generator().manual_seed(0)])
     >>> x = torch.ones(1, 1, 8, 8, dtype=torch.float64)
-    >>> bool((SMALL.forward(rescaled(params, 0.2), x) / SMALL.forward(params, x) - 1).abs().max() < 1e-12)
+    >>> bool((SMALL.forward(rescale(params, 0.2), x) / SMALL.forward(params, x) - 1).abs().max() < 1e-12)
     True
     """
     kappa, weight_scale = _factor("kappa", kappa, params), _factor("weight_scale", weight_scale, params)
@@ -193,7 +193,7 @@ def rescaled(params: Params, kappa: PerNet, weight_scale: PerNet = 1.0) -> Param
     return params | new | {"readout": params["readout"] * (weight_scale / kappa)[:, None, None]}
 
 
-def rescaled_convolutions(net: ResNet, params: Params, kappa: PerNet) -> Params:
+def rescale_convolutions(net: ResNet, params: Params, kappa: PerNet) -> Params:
     """Convolutions of the stem and of all stages but the last × κ, those of the last × 1/κ; with batch norm only.
 
     f stays as it is, up to the eps of batch norm; the gradient of what became κ times larger becomes κ times smaller,
@@ -201,7 +201,7 @@ def rescaled_convolutions(net: ResNet, params: Params, kappa: PerNet) -> Params:
     network needs two stages at least. Number or (net,); ValueError unless > 0.
 
     >>> params = SMALL_BATCH_NORM.init(28, [torch.Generator().manual_seed(0)])
-    >>> new = rescaled_convolutions(SMALL_BATCH_NORM, params, 10.0)
+    >>> new = rescale_convolutions(SMALL_BATCH_NORM, params, 10.0)
     >>> [bool(torch.allclose(new[name], c * params[name])) for name, c in (("stem", 10), ("3.1.first", 0.1))]
     [True, True]
     """

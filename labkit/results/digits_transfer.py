@@ -1,0 +1,132 @@
+"""Small ResNets from digits to few digits: which scale helps, and what of it is readout noise: lesson 06.
+
+Pretrained at each scale κ and weight_scale, then fine-tuned with a new readout of scale γ, plain and centered, and from
+scratch as the control (``labkit.transfer.digits``). Every row is one net; all rows of a seed share images and draws.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from labkit import compute
+from labkit.data.digits import TASKS
+from labkit.results import Recipe
+from labkit.sweep import Table
+from labkit.transfer.digits import Finetuned, Pretrained, few_shots, finetune, pretrain
+
+KAPPAS = [0.2, 1.0, 5.0]
+WEIGHT_SCALES = [0.3, 1.0, 3.0]
+SHOTS = [3, 10]  # images a class
+AXES = "task", "n", "gamma", "centered", "weight_scale", "kappa", "seed"
+LOOSE = {"accuracy": 0.02}
+
+
+def transfer(
+    kappa: np.ndarray,
+    weight_scale: np.ndarray,
+    task: np.ndarray,
+    n: np.ndarray,
+    gamma: np.ndarray,
+    centered: np.ndarray,
+    seed: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """Each net pretrained once, fine-tuned in every row that wants it; what `numbers` tells, each (row,)."""
+    return _rows({"task": task, "n": n, "gamma": gamma, "centered": centered}, kappa, weight_scale, seed)
+
+
+def scratch(
+    kappa: np.ndarray, weight_scale: np.ndarray, task: np.ndarray, n: np.ndarray, centered: np.ndarray, seed: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The control: the same scales, task and images without pretraining."""
+    return _rows({"task": task, "n": n, "centered": centered}, kappa, weight_scale, seed, max_steps=0)
+
+
+def numbers(old: Pretrained, new: Finetuned) -> dict[str, torch.Tensor]:
+    """A row: accuracy, steps, loss, reached and diverged of fine-tuning; features; the same of pretraining, if any.
+
+    accuracy, pr_before, pr_after, ensd and cka are nan where the net diverged.
+    """
+    found = {name: getattr(new, name) for name in ("accuracy", "pr_before", "pr_after", "ensd", "cka")}
+    found |= {name: getattr(new.phase, name) for name in ("steps", "loss", "reached", "diverged")}
+    if old.phase.steps.any():
+        before = {name: getattr(old.phase, name) for name in ("steps", "loss", "reached", "diverged")}
+        found |= {f"pretraining_{name}": value for name, value in (before | {"accuracy": old.accuracy}).items()}
+    return found
+
+
+def _rows(
+    cells: dict[str, np.ndarray], kappa: np.ndarray, weight_scale: np.ndarray, seed: np.ndarray, **pretraining
+) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    for scales in sorted(set(zip(kappa.tolist(), weight_scale.tolist(), strict=True))):
+        here = (kappa == scales[0]) & (weight_scale == scales[1])
+        seeds = np.unique(seed[here])  # ascending
+        old = pretrain(*scales, seeds, **pretraining)
+        own = {} if "gamma" in cells else {"gamma": scales[1] / scales[0]}  # of a readout as it was drawn
+        for task, n in sorted(set(zip(cells["task"][here].tolist(), cells["n"][here].tolist(), strict=True))):
+            sample = few_shots(old, task, n)
+            at = here & (cells["task"] == task) & (cells["n"] == n)
+            others = {name: values for name, values in cells.items() if name not in ("task", "n")}
+            for choice in sorted(set(zip(*(values[at].tolist() for values in others.values()), strict=True))):
+                chosen = dict(zip(others, choice, strict=True))
+                rows = np.flatnonzero(at & np.all([others[name] == value for name, value in chosen.items()], 0))
+                new = finetune(old, task, n, **chosen, **own, sample=sample)
+                place = np.searchsorted(seeds, seed[rows])
+                for name, value in numbers(old, new).items():
+                    value = value.cpu().numpy()
+                    value = value.astype(np.float32) if value.dtype.kind == "f" else value
+                    found.setdefault(name, np.empty(len(kappa), value.dtype))[rows] = value[place]
+    return found
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The columns of a table as arrays with named axes.
+
+    Fields
+        axes: name -> its values, in the order of the axes of every array; the last one is "seed"
+        values: name of a result -> array; nan where a net diverged
+    """
+
+    axes: dict[str, list]
+    values: dict[str, np.ndarray]
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.values[name]
+
+
+def arrays(table: Table) -> Grid:
+    """A shipped table with an axis an argument, in the order of `AXES` (those that the table has).
+
+    >>> from labkit.results import load
+    >>> grid = arrays(load("digits_transfer").table)
+    >>> list(grid.axes), grid["accuracy"].shape
+    (['task', 'n', 'gamma', 'centered', 'weight_scale', 'kappa', 'seed'], (3, 2, 2, 2, 3, 3, 12))
+    """
+    names = [name for name in AXES if name in table.columns]
+    axes = {name: list(dict.fromkeys(table[name].tolist())) for name in names}
+    place = tuple(
+        np.array([axes[name].index(value) for value in table[name].tolist()]) for name in names
+    )  # of each row on each axis
+    values = {}
+    for name, column in table.columns.items():
+        if name not in names:
+            values[name] = np.empty([len(values) for values in axes.values()], column.dtype)
+            values[name][place] = column
+    return Grid(axes, values)
+
+
+def recipe() -> Recipe:
+    seeds = compute.pick(quick=3, standard=12, full=48)
+    grid = {"kappa": KAPPAS, "weight_scale": WEIGHT_SCALES, "task": list(TASKS), "n": SHOTS}
+    grid |= {"gamma": [1.0, 0.1], "centered": [False, True]}
+    part = {"kappa": 1.0, "weight_scale": 1.0, "task": "subset", "n": 3}
+    return Recipe(transfer, grid, seeds, part, 24 * seeds, LOOSE)
+
+
+def scratch_recipe() -> Recipe:
+    seeds = compute.pick(quick=3, standard=12, full=48)
+    grid = {"kappa": KAPPAS, "weight_scale": WEIGHT_SCALES, "task": list(TASKS), "n": SHOTS}
+    grid |= {"centered": [False, True]}
+    return Recipe(scratch, grid, seeds, {"kappa": 1.0, "task": "subset", "n": 3}, 12 * seeds, LOOSE)

@@ -1,0 +1,261 @@
+"""The experiment on digits: pretrain small ResNets to a loss, fine-tune from few images, many seeds and scales as one.
+
+    old = pretrain(kappa=[0.2, 1, 5], weight_scale=1.0, seeds=[0, 0, 0])      # 28 classes of ``labkit.data.digits``
+    new = finetune(old, "subset", n_per_class=3, gamma=1.0, centered=False)   # the same start for every task, n, γ
+    scratch = finetune(pretrain(1.0, 1.0, [0], max_steps=0), "subset", 3)     # the control
+
+A seed decides the weights, both samples, their noise and the order of the batches: whatever else differs, differences
+are paired by seed. All nets learn by one rule to one loss; a rate of their own is `smallest_rate`. In float32, which
+moves an accuracy by an image or two. Sizes, rates and losses are ours; the question is that of arXiv 2602.20062.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from labkit import training
+from labkit.data import digits
+from labkit.training import SGD, Params, PerNet, cross_entropy, linear
+from labkit.transfer.protocol import Phase, learn, new_readout
+from labkit.transfer.representation import compare
+from labkit.transfer.resnet import SMALL, ResNet, rescale
+from labkit.validate import require_positive
+
+WEIGHTS, ORDER, READOUT, SHOTS = range(4)  # what a seed is used for
+PRETRAINING = {"lr": 0.01, "batch": 64, "stop_loss": 0.25, "max_steps": 2500}
+FINETUNING = {"lr": 0.003, "stop_loss": 0.02, "max_steps": 1000}
+RATES = (0.001, 0.003, 0.01, 0.03)  # of fine-tuning, to choose from
+MOMENTUM, CLIP = 0.9, 5.0
+COMPARED = 300  # test images of which features are compared: the same number for every task
+
+
+def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
+    """One generator a seed, another one for each purpose."""
+    return training.generators([10 * int(seed) + 200_000 + purpose for seed in seeds])
+
+
+@dataclass(frozen=True, eq=False)
+class Pretrained:
+    """Nets before and after pretraining.
+
+    Fields
+        net: their shape
+        seeds: of each net
+        kappa, weight_scale: (net,), the scales at which they started
+        initial: params at the start
+        phase: where pretraining ended: ``phase.params``, ``.steps``, ``.loss``, ``.reached``, ``.diverged``
+        accuracy: (net,), share of the validation images, nan where it diverged
+    """
+
+    net: ResNet
+    seeds: tuple[int, ...]
+    kappa: Tensor
+    weight_scale: Tensor
+    initial: Params
+    phase: Phase
+    accuracy: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Finetuned:
+    """What fine-tuning did to each net: its `Phase`, and on the test images, nan where it diverged:
+
+    accuracy; pr_before, pr_after, ensd and cka of the pooled features, centered, of `COMPARED` images: all (net,).
+    """
+
+    phase: Phase
+    accuracy: Tensor
+    pr_before: Tensor
+    pr_after: Tensor
+    ensd: Tensor
+    cka: Tensor
+
+
+def pretrain(
+    kappa: PerNet | Sequence[float],
+    weight_scale: PerNet | Sequence[float],
+    seeds: Sequence[int],
+    net: ResNet = SMALL,
+    lr: PerNet = PRETRAINING["lr"],
+    max_steps: int = PRETRAINING["max_steps"],
+    dtype: torch.dtype = torch.float32,
+    **more,
+) -> Pretrained:
+    """One net per seed, its stem × κ·weight_scale and its readout × weight_scale/κ, trained on the 28 classes.
+
+    SGD with momentum .9, batches of 64, gradients clipped at norm 5, until the running training loss is .25 nats: at
+    equal steps a net of large κ would have learned more. ``max_steps`` = 0 leaves the nets as they are: what comes
+    from scratch goes the same way.
+
+    Arguments
+        kappa, weight_scale: > 0, a number or one a net
+        seeds: of each net; the same seed twice is the same net and the same images
+        more: for ``labkit.training.train``: ``progress``, ...
+
+    >>> old = pretrain([0.2, 5.0], 1.0, seeds=[0, 0], max_steps=2)
+    >>> old.phase.steps, old.phase.reached.any()
+    (tensor([2, 2]), tensor(False))
+    """
+    params = net.init(28, streams(seeds, WEIGHTS), dtype=dtype)
+    kappa, weight_scale = (_each(n, v, params) for n, v in (("kappa", kappa), ("weight_scale", weight_scale)))
+    params = rescale(params, kappa, weight_scale)
+    train, validation = _stacked(partial(digits.pretraining, dtype=dtype, device=kappa.device), seeds)
+    optimizer, order = SGD(lr, MOMENTUM), streams(seeds, ORDER)
+    plan = {"stop_loss": PRETRAINING["stop_loss"], "max_steps": max_steps, "clip": CLIP, "per_net": True}
+    batches = {"batch": PRETRAINING["batch"], "generators": order}
+    if max_steps:
+        phase = learn(net.forward, params, *train, optimizer, loss=cross_entropy, **plan, **batches, **more)
+    else:
+        none = torch.zeros_like(kappa, dtype=torch.bool)
+        phase = Phase(params, none.long(), torch.full_like(kappa, torch.nan), none, none)
+    with torch.no_grad():
+        share = training.accuracy(net.forward(phase.params, validation[0]), validation[1])
+    accuracy = torch.where(phase.diverged, torch.nan, share)
+    return Pretrained(net, tuple(map(int, seeds)), kappa, weight_scale, params, phase, accuracy)
+
+
+def finetune(
+    old: Pretrained,
+    task: str,
+    n_per_class: int,
+    gamma: PerNet = 1.0,
+    centered: bool = False,
+    lr: PerNet = FINETUNING["lr"],
+    max_steps: int = FINETUNING["max_steps"],
+    sample: tuple | None = None,
+    **more,
+) -> Finetuned:
+    """Give every net a new readout N(0, γ²/width) and n_per_class images of a task; train all weights to .02 nats.
+
+    Arguments
+        task, n_per_class: of ``labkit.data.digits.finetuning``
+        gamma: ≥ 0, a number or (net,). From scratch weight_scale/κ is that of the net as it was drawn
+        centered: f − f_start is trained and tested, so that the random function of the new readout is not there
+        lr: of SGD with momentum .9 on all images; a number or (net,)
+        sample: what `few_shots` gives, to be used again
+
+    >>> old = pretrain([0.2, 5.0], 1.0, seeds=[0, 0], max_steps=2)
+    >>> finetune(old, "subset", 3, max_steps=2).accuracy.shape
+    torch.Size([2])
+    """
+    train, test = few_shots(old, task, n_per_class) if sample is None else sample
+    generators, n_classes = streams(old.seeds, READOUT), int(train[1].max()) + 1
+    readout = new_readout(old.initial["readout"], gamma, generators, n_out=n_classes)
+    start = old.phase.params | {"readout": readout}
+    plan = {"stop_loss": FINETUNING["stop_loss"], "max_steps": max_steps, "clip": CLIP, "per_net": True}
+    center = start if centered else None
+    phase = learn(old.net.forward, start, *train, SGD(lr, MOMENTUM), center=center, loss=cross_entropy, **plan, **more)
+    lost = phase.diverged | old.phase.diverged
+    x, y = test
+    with torch.no_grad():
+        before, after = (old.net.features(params, x) for params in (start, phase.params))
+        out = linear(after, phase.params["readout"])
+        accuracy = training.accuracy(out - linear(before, start["readout"]) if centered else out, y)
+    few = torch.linspace(0, len(y[0]) - 1, COMPARED, device=y.device).round().long()  # test images come by class
+    seen = {"accuracy": accuracy} | compare(before[:, few].double(), after[:, few].double())
+    return Finetuned(phase, **{name: torch.where(lost, torch.nan, value) for name, value in seen.items()})
+
+
+def few_shots(old: Pretrained, task: str, n_per_class: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Training and test images of a task, x (net, n, 1, 8, 8) and y (net, n), for each net those of its seed."""
+    like = old.initial["readout"]
+    make = partial(digits.finetuning, task, n_per_class, dtype=like.dtype, device=like.device)
+    return _stacked(lambda seed: make(seed=10 * seed + SHOTS), old.seeds)
+
+
+def smallest_rate(run: Callable[[float], Finetuned], rates: Sequence[float] = RATES) -> tuple[Finetuned, Tensor]:
+    """Each net at the smallest rate at which it reached its training loss, and these rates (net,), nan for none.
+
+    Only training losses decide. The fastest rate would be another choice, and a poor one: large steps leave the
+    solution of gradient flow. Where no rate reached the loss, the largest is reported.
+
+    >>> old = pretrain(1.0, 1.0, seeds=[0, 1], max_steps=30)
+    >>> found, rates = smallest_rate(lambda lr: finetune(old, "subset", 3, lr=lr), rates=[1e-5, 0.01])
+    >>> rates
+    tensor([0.0100, 0.0100])
+    """
+    rates = sorted(float(rate) for rate in rates)
+    if not rates or rates[0] <= 0:
+        raise ValueError(f"rates must be one number or more, all > 0, got {rates}")
+    best, chosen = None, None
+    for rate in rates:
+        found = run(rate)
+        if best is None:
+            best, chosen = found, torch.where(found.phase.reached, rate, torch.nan)
+            continue
+        open_ = ~best.phase.reached
+        chosen = torch.where(open_ & found.phase.reached, rate, chosen)
+        best = _choose(open_, found, best)
+        if best.phase.reached.all():
+            break
+    return best, chosen
+
+
+def live(
+    kappas: Sequence[float] = (0.2, 1.0, 5.0),
+    seeds: Sequence[int] = range(5),
+    cells: Sequence[dict] = (
+        {"task": "subset", "gamma": 1.0, "centered": False},
+        {"task": "subset", "gamma": 1.0, "centered": True},
+        {"task": "shift", "gamma": 1.0, "centered": False},
+        {"task": "shift", "gamma": 1.0, "centered": True},
+    ),
+    n_per_class: int = 3,
+    max_steps: int = PRETRAINING["max_steps"],
+    progress: Callable[[Iterable], Iterable] = lambda items: items,
+) -> dict[str, Tensor]:
+    """The experiment now, in about 40 seconds: pretrain at each κ, then fine-tune in each of the ``cells``.
+
+    cells: arguments of `finetune`. progress(items) passes on one item a pretraining and a cell, as tqdm does.
+    Returns accuracy, steps, loss and diverged, each (cell, kappa, seed), and pretraining_steps (kappa, seed).
+
+    >>> live([1.0], [0, 1], [{"task": "new"}], max_steps=2)["accuracy"].shape
+    torch.Size([1, 1, 2])
+    """
+    found: dict[str, list] = {"accuracy": [], "steps": [], "loss": [], "diverged": []}
+    old, spent = None, []
+    for kappa, cell in progress([(kappa, cell) for kappa in kappas for cell in (None, *cells)]):
+        if cell is None:
+            old = pretrain(kappa, 1.0, seeds, max_steps=max_steps)
+            spent.append(old.phase.steps)
+            continue
+        new = finetune(old, n_per_class=n_per_class, **cell)
+        for name, value in (("accuracy", new.accuracy), *((n, getattr(new.phase, n)) for n in list(found)[1:])):
+            found[name].append(value)
+    shape = len(kappas), len(cells), len(seeds)
+    return {name: torch.stack(values).view(shape).transpose(0, 1) for name, values in found.items()} | {
+        "pretraining_steps": torch.stack(spent)
+    }
+
+
+def _each(name: str, value: PerNet | Sequence[float], params: Params) -> Tensor:
+    """A number or one a net as (net,), > 0."""
+    like = params["readout"]
+    value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if value.shape not in ((), like.shape[:1]):
+        raise ValueError(f"{name} must be a number or one for each of {len(like)} seeds, got {tuple(value.shape)}")
+    require_positive(**{name: value})
+    return value.expand(len(like))
+
+
+def _stacked(make: Callable[..., tuple], seeds: Sequence[int]) -> tuple[tuple[Tensor, Tensor], ...]:
+    """What make(seed) gives, (images, images), one behind the other: ((x, y), (x, y)) with a net axis in front."""
+    each = {int(seed): make(int(seed)) for seed in seeds}
+    parts = zip(*(each[int(seed)] for seed in seeds), strict=True)
+    return tuple((torch.stack([i.x for i in part]), torch.stack([i.y for i in part])) for part in parts)
+
+
+def _choose(mask: Tensor, there: Finetuned, here: Finetuned) -> Finetuned:
+    """``there`` where the mask (net,) is True, else ``here``."""
+
+    def pick(one: Tensor, other: Tensor) -> Tensor:
+        return torch.where(mask.view(-1, *[1] * (one.dim() - 1)), one, other)
+
+    fields = ("steps", "loss", "reached", "diverged")
+    params = {name: pick(value, here.phase.params[name]) for name, value in there.phase.params.items()}
+    phase = Phase(params, **{name: pick(getattr(there.phase, name), getattr(here.phase, name)) for name in fields})
+    names = ("accuracy", "pr_before", "pr_after", "ensd", "cka")
+    return Finetuned(phase, **{name: pick(getattr(there, name), getattr(here, name)) for name in names})
