@@ -255,6 +255,12 @@ def arrows(ax, key, x, y, words, colors, shown, apart):
         text(ax, f"{key} arrow {i}", x[i], y, told if shown[i] else "", ha="center", color=color)
 
 
+def corners(ax, *words, x=0.98):
+    """Words that never move, each with its color, one a row from the upper right corner down: see :func:`corner`."""
+    for row, (word, color) in enumerate(words, 1):
+        corner(ax, None, row, word, color, x)
+
+
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
@@ -271,16 +277,26 @@ def image(ax, key, rgb, extent):
 def mosaic(ax, key, tiles, low, high):
     """Small grey pictures in rows and columns: tiles (rows, columns, height, width), ``low`` white, ``high`` black.
 
-    Each takes one unit of the axes, which become (0, columns) × (0, rows) the first time; the first row is on top.
+    Each takes one unit of the axes, which become (0, columns) × (0, rows) and bare; the first row is on top.
     """
     values = ((high - numbers(tiles)) / (high - low)).clip(0, 1)
     rows, columns, height, width = values.shape
     padded = np.ones((rows, columns, height + 1, width + 1))  # a gap of one white pixel
     padded[..., :height, :width] = values
     if _find(ax, key) is None:
-        ax.set(xlim=(0, columns), ylim=(0, rows), aspect="equal")
+        ax.set(xlim=(0, columns), ylim=(0, rows), xticks=[], yticks=[], aspect="equal")
+        ax.spines[:].set_visible(False)
     pixels = padded.transpose(0, 2, 1, 3).reshape(rows * (height + 1), columns * (width + 1))[::-1]
     return image(ax, key, np.repeat(pixels[..., None], 3, -1), (0, columns, 0, rows))
+
+
+def mosaics(figure, tiles, low, high):
+    """A :func:`mosaic` a name, side by side in axes of their own: tiles is a dict name -> (rows, columns, h, w)."""
+    if not figure.axes:
+        for ax, name in zip(figure.subplots(1, len(tiles), width_ratios=[t.shape[1] for t in tiles.values()]), tiles):
+            ax.set_title(name)
+    for ax, each in zip(figure.axes, tiles.values(), strict=True):
+        mosaic(ax, "tiles", each, low, high)
 
 
 def cells(ax, key, values, shade, words="{:.2f}"):
@@ -368,18 +384,36 @@ def named_dots(ax, names, mean, error, colors):
 SEEN = 2.0  # standard errors; a smaller difference is not seen
 
 
+def seen(differences):
+    """Whether the mean over the seeds (seeds,) is more than `SEEN` standard errors away from zero; nan is left out.
+
+    >>> seen([0.03, 0.05, 0.04]), seen([-0.03, 0.05, -0.04])
+    (True, False)
+    """
+    mean, error = _mean_and_error(differences)
+    return bool(abs(mean) > SEEN * error)
+
+
+def _mean_and_error(values):
+    """Over the seeds (seeds,) that are not nan; one seed alone has no error: nan."""
+    values = numbers(values)
+    values = values[np.isfinite(values)]
+    if len(values) < 2:
+        return (values.mean() if len(values) else np.nan), np.nan
+    return values.mean(), values.std(ddof=1) / len(values) ** 0.5
+
+
 def difference_words(differences, unit=1.0, digits=1):
-    """Mean ± standard error over the seeds, the last axis, times ``unit``; "n.s." below `SEEN` standard errors.
+    """Mean ± standard error over the seeds (seeds,), times ``unit``; "n.s." unless `seen`; nan is left out.
 
     >>> difference_words([0.03, 0.05, 0.04], unit=100)
     '+4.0 ± 0.6'
     >>> difference_words([-0.03, 0.05, -0.04], unit=100)
     '−0.7 ± 2.8, n.s.'
     """
-    values = unit * numbers(differences)
-    mean, error = values.mean(), values.std(ddof=1) / values.size**0.5
-    unseen = "" if abs(mean) > SEEN * error else ", n.s."
-    return f"{mean:+.{digits}f} ± {error:.{digits}f}{unseen}".replace("-", "−")
+    mean, error = _mean_and_error(unit * numbers(differences))
+    words = f"{mean:+.{digits}f} ± {error:.{digits}f}{'' if seen(differences) else ', n.s.'}"
+    return words.replace("-", "−")
 
 
 def paired_axes(ax, names, low, high, title="", unit=""):
@@ -389,23 +423,63 @@ def paired_axes(ax, names, low, high, title="", unit=""):
     ax.grid(False, axis="y")
 
 
-def paired(ax, key, differences, colors, unit=1.0, digits=1):
+def paired(ax, key, differences, colors, unit=1.0, digits=1, first=0, every=1):
     """Rows of differences (rows, seeds): each seed as a dot, the mean with a bar of `SEEN` standard errors, in words.
 
-    A bar that crosses zero is "n.s.". Diverged seeds (nan) are left out. Seeds beyond the axes are not drawn.
+    A bar that crosses zero is "n.s.". A row without numbers (nan) stays empty; seeds beyond the axes are not drawn.
+    They take the axes' row ``first`` and ``every`` so many after it.
     """
     low, high = ax.get_xlim()
+    top = round(ax.get_ylim()[1] - 0.6)
     for row, (values, color) in enumerate(zip(differences, colors, strict=True)):
-        values, height = unit * numbers(values), len(differences) - 1 - row
-        values = values[np.isfinite(values)]
-        mean, error = values.mean(), SEEN * values.std(ddof=1) / len(values) ** 0.5
-        shifted = height - 0.16 - 0.14 * (np.arange(len(values)) % 3)
-        inside = (values > low) & (values < high)
-        dots(ax, f"{key} {row} seeds", values[inside], shifted[inside], color=color, markersize=3, alpha=0.55)
-        spans(ax, f"{key} {row} bar", [height], [[mean - error, mean + error]], [color], linewidths=4)
+        values, height = unit * numbers(values), top - first - every * row
+        mean, error = _mean_and_error(values)
+        spread = height - 0.15 - 0.1 * (np.arange(len(values)) % 3)
+        shown = (values > low) & (values < high)
+        dots(ax, f"{key} {row} seeds", values[shown], spread[shown], color=color, markersize=3, alpha=0.55)
+        spans(ax, f"{key} {row} bar", [height], [[mean - SEEN * error, mean + SEEN * error]], [color], linewidths=4)
         dots(ax, f"{key} {row} mean", [mean], [height], color=color, markersize=8, markeredgecolor="white")
-        words = difference_words(values, digits=digits)
-        text(ax, f"{key} {row} words", high, height + 0.2, words, color=color, ha="right", va="bottom", weight="bold")
+        words = difference_words(values, unit=1, digits=digits) if np.isfinite(mean) else ""
+        text(ax, f"{key} {row} words", high, height + 0.16, words, color=color, ha="right", va="bottom", weight="bold")
+
+
+def seeds(ax, key, values, color=INK, shift=0.0, each=True):
+    """Values (stops, seeds) over stops 0, 1, ...: each seed as a thin line, and the mean ± one standard error.
+
+    Diverged seeds (nan) are left out. ``shift`` moves the means sideways, ``each=False`` leaves the seeds away.
+    """
+    values = numbers(values)
+    x = np.arange(len(values))
+    if each:
+        lines(ax, f"{key} each", x, values.T)
+    mean, error = np.transpose([_mean_and_error(row) for row in values])
+    return curve_and_dots(ax, key, (x + shift, mean), (x + shift, mean, error), color=color)
+
+
+def effect_axes(figure, stops, label, rows, low, high):
+    """The setup of :func:`effect`: accuracy over ``stops`` of what ``label`` names; ``rows`` of differences."""
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    stops_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)), stops)
+    corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), ("◆ from scratch", PINK))
+    names = [*rows, *(f"scratch, {row}" for row in rows)]
+    paired_axes(right, names, low, high, "What the smaller one gains", "points of accuracy, paired by seed")
+
+
+def effect(figure, found, plain, control, here):
+    """Accuracies (stops, seeds) of a protocol, of the plain one as a shadow, and of the control; here: a stop.
+
+    Right: the accuracy at a stop minus that at the next one, seed by seed, of ``found`` and of the control.
+    """
+    (left, right), (found, plain, control) = figure.axes, map(numbers, (found, plain, control))
+    seeds(left, "found", found, BLUE)
+    line(left, "plain", np.arange(len(plain)), np.nanmean(plain, 1), color=GREY, linestyle="--")
+    dots(left, "control", np.arange(len(control)), np.nanmean(control, 1), marker="D", color=PINK)
+    now(left, "now", here, np.nanmean(found[here]))
+    gains = -np.diff(np.stack([found, control]), axis=1)  # (2, stops − 1, seeds)
+    paired(right, "gain", gains.reshape(-1, gains.shape[-1]), np.repeat([BLUE, PINK], gains.shape[1]), 100)
+    shadow = -100 * np.diff(np.nanmean(plain, 1))
+    height = 2 * len(shadow) - 1 - np.arange(len(shadow))
+    dots(right, "plain", shadow, height, marker="D", color="white", markeredgecolor=GREY, zorder=1.5)
 
 
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------
@@ -507,6 +581,11 @@ def log_axis(axis, ticks):
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     axis.set_ticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_minor_locator(mpl.ticker.NullLocator())
+
+
+def stops_axis(ax, stops):
+    """Make x an axis of stops that are equally far apart, at 0, 1, ..., whatever their values."""
+    ax.set(xlim=(-0.3, len(stops) - 0.7), xticks=range(len(stops)), xticklabels=[f"{stop:g}" for stop in stops])
 
 
 def root_axis(ax, high, ticks):

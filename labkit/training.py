@@ -205,6 +205,24 @@ def _labels(out: Tensor, y: Tensor) -> Tensor:
     return y.expand(out.shape[:2])
 
 
+def gradients(
+    forward: Callable[[Params, Tensor], Tensor],
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor] = mse,
+) -> tuple[Tensor, Params]:
+    """The loss of each net (net,) and its gradient, named and shaped as ``params``, which are not changed.
+
+    >>> loss, grad = gradients(lambda p, x: linear(x, p["w"]), {"w": torch.ones(2, 1, 1)}, *torch.tensor([[[1.0]], [[0.0]]]))
+    >>> loss, grad["w"].flatten()
+    (tensor([1., 1.]), tensor([2., 2.]))
+    """
+    own = {name: value.detach().requires_grad_() for name, value in params.items()}
+    each = loss(forward(own, x), y)
+    return each.detach(), dict(zip(own, torch.autograd.grad(each.sum(), list(own.values())), strict=True))
+
+
 # --- Optimizers: on parameters, gradients and state of shape (net, n_params) -------------------------------------
 
 

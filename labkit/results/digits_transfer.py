@@ -19,6 +19,7 @@ KAPPAS = [0.2, 1.0, 5.0]
 WEIGHT_SCALES = [0.3, 1.0, 3.0]
 SHOTS = [3, 10]  # images a class
 AXES = "task", "n", "gamma", "centered", "weight_scale", "kappa", "seed"
+USUAL = {"task": "subset", "n": 3, "gamma": 1.0, "centered": False, "weight_scale": 1.0}  # the lesson starts here
 LOOSE = {"accuracy": 0.02}
 
 
@@ -94,6 +95,36 @@ class Grid:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.values[name]
+
+    def place(self, **setting: object) -> tuple:
+        """Where a setting lies in each array, `USUAL` where none is given: all κ when kappa is None or not given, and all seeds."""
+        unknown = set(setting) - set(AXES[:-1])
+        if unknown:
+            raise ValueError(f"a setting has {', '.join(AXES[:-1])}, got {', '.join(sorted(unknown))}")
+        setting, place = {name: value for name, value in (USUAL | setting).items() if value is not None}, []
+        for axis, values in list(self.axes.items())[:-1]:
+            if axis in setting and setting[axis] not in values:
+                raise ValueError(f"{axis} must be one of {values}, got {setting[axis]!r}")
+            place.append(values.index(setting[axis]) if axis in setting else slice(None))
+        return tuple(place)
+
+    def at(self, name: str, **setting: object) -> np.ndarray:
+        """A result at a setting, see `place`: (kappa, seed), or (seed,) with a kappa.
+
+        >>> from labkit.results import load
+        >>> arrays(load("digits_transfer").table).at("accuracy", task="new", kappa=0.2).shape
+        (12,)
+        """
+        return self.values[name][self.place(**setting)]
+
+    def gains(self, **setting: object) -> np.ndarray:
+        """Accuracy at a κ minus that at the next larger one, seed by seed: (kappa − 1, seed). > 0: smaller is better.
+
+        >>> from labkit.results import load
+        >>> arrays(load("digits_scratch").table).gains(task="shift").shape
+        (2, 12)
+        """
+        return -np.diff(self.at("accuracy", **setting), axis=0)
 
 
 def arrays(table: Table) -> Grid:
