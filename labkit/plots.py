@@ -293,7 +293,8 @@ def mosaic(ax, key, tiles, low, high):
 def mosaics(figure, tiles, low, high):
     """A :func:`mosaic` a name, side by side in axes of their own: tiles is a dict name -> (rows, columns, h, w)."""
     if not figure.axes:
-        for ax, name in zip(figure.subplots(1, len(tiles), width_ratios=[t.shape[1] for t in tiles.values()]), tiles):
+        widths = [each.shape[1] for each in tiles.values()]
+        for ax, name in zip(figure.subplots(1, len(tiles), width_ratios=widths), tiles, strict=True):
             ax.set_title(name)
     for ax, each in zip(figure.axes, tiles.values(), strict=True):
         mosaic(ax, "tiles", each, low, high)
@@ -480,6 +481,28 @@ def effect(figure, found, plain, control, here):
     shadow = -100 * np.diff(np.nanmean(plain, 1))
     height = 2 * len(shadow) - 1 - np.arange(len(shadow))
     dots(right, "plain", shadow, height, marker="D", color="white", markeredgecolor=GREY, zorder=1.5)
+
+
+DIMENSIONS = {"pr_before": ("PR before", GREY), "pr_after": ("PR after", GREEN), "ensd": ("ENSD", BLUE)}
+
+
+def dimensions_axes(figure, stops, label, name, cloud):
+    """The setup of :func:`dimensions`; cloud: for each of three stops many pairs (PR after / PR before, points)."""
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    stops_axis(frame(left, "Dimensions of the features", label, ylim=(0, 14)), stops)
+    words = "Compressed, and better?", "PR after / PR before", f"points of accuracy over {name} = {stops[1]:g}"
+    frame(right, *words, (0.3, 1.2), (-12, 8))
+    colors = {f"{name} = {stop:g}": color for stop, color in zip(stops, (ORANGE, INK, PINK), strict=True)}
+    corners(left, *DIMENSIONS.values()), corners(right, *colors.items())
+    for color, spots in zip(colors.values(), cloud, strict=True):
+        right.plot(*numbers(spots), "o", color=color, markersize=5)
+
+
+def dimensions(figure, parts, spot):
+    """`DIMENSIONS` over the stops, each (stops, seeds), and where in the cloud the setting is."""
+    for shift, (name, (_, color)) in enumerate(DIMENSIONS.items(), -1):
+        seeds(figure.axes[0], name, parts[name], color, 0.08 * shift, each=False)
+    now(figure.axes[1], "now", *spot)
 
 
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------

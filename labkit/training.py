@@ -214,7 +214,8 @@ def gradients(
 ) -> tuple[Tensor, Params]:
     """The loss of each net (net,) and its gradient, named and shaped as ``params``, which are not changed.
 
-    >>> loss, grad = gradients(lambda p, x: linear(x, p["w"]), {"w": torch.ones(2, 1, 1)}, *torch.tensor([[[1.0]], [[0.0]]]))
+    >>> x = torch.ones(3, 1)
+    >>> loss, grad = gradients(lambda p, x: linear(x, p["w"]), {"w": torch.ones(2, 1, 1)}, x, 0 * x)
     >>> loss, grad["w"].flatten()
     (tensor([1., 1.]), tensor([2., 2.]))
     """

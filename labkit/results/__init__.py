@@ -46,6 +46,9 @@ class Recipe:
         study, grid, seeds, batched: as for `labkit.sweep.run`; seeds is their number
         remake: for some arguments the value to which the test restricts the grid
         tolerances: absolute, of each result between what is shipped and remade; 1e-9 when not given
+        remake_seeds: the test remakes the first so many seeds; None: all
+        chaotic: rounding grows during training until a net of another computer, or another version of torch, is
+            another one of its kind: then ``tolerances`` are those of averages over what is remade
     """
 
     study: Callable
@@ -54,6 +57,8 @@ class Recipe:
     remake: Mapping[str, Any]
     batched: bool | int = False
     tolerances: Mapping[str, float] = field(default_factory=dict)
+    remake_seeds: int | None = None
+    chaotic: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,15 @@
     scratch = finetune(pretrain(1.0, 1.0, [0], max_steps=0), "subset", 3)     # the control
 
 A seed decides the weights, both samples, their noise and the order of the batches: whatever else differs, differences
-are paired by seed. All nets learn by one rule to one loss; a rate of their own is `smallest_rate`. In float32, which
-moves an accuracy by an image or two. Sizes, rates and losses are ours; the question is that of arXiv 2602.20062.
+are paired by seed. All nets learn by one rule to one loss; a rate of their own is `smallest_rate`. In float32:
+rounding grows during pretraining until a net of another computer is another net of its kind, so only averages over
+seeds mean something. Sizes, rates and losses are ours; the question is that of arXiv 2602.20062.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ from labkit.data import digits
 from labkit.training import SGD, Params, PerNet, cross_entropy, linear
 from labkit.transfer.protocol import Phase, learn, new_readout
 from labkit.transfer.representation import compare
-from labkit.transfer.resnet import SMALL, ResNet, rescale
+from labkit.transfer.resnet import SMALL, ResNet, rescale, rescale_convolutions
 from labkit.validate import require_positive
 
 WEIGHTS, ORDER, READOUT, SHOTS = range(4)  # what a seed is used for
@@ -29,7 +31,10 @@ PRETRAINING = {"lr": 0.01, "batch": 64, "stop_loss": 0.25, "max_steps": 2500}
 FINETUNING = {"lr": 0.003, "stop_loss": 0.02, "max_steps": 1000}
 RATES = (0.001, 0.003, 0.01, 0.03)  # of fine-tuning, to choose from
 MOMENTUM, CLIP = 0.9, 5.0
+STATISTICS = ("batch", "frozen")
 COMPARED = 300  # test images of which features are compared: the same number for every task
+
+Found = TypeVar("Found")  # Pretrained or Finetuned
 
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
@@ -48,6 +53,7 @@ class Pretrained:
         initial: params at the start
         phase: where pretraining ended: ``phase.params``, ``.steps``, ``.loss``, ``.reached``, ``.diverged``
         accuracy: (net,), share of the validation images, nan where it diverged
+        statistics: running statistics of batch norm after pretraining, see ``ResNet.statistics``; None without it
     """
 
     net: ResNet
@@ -57,6 +63,7 @@ class Pretrained:
     initial: Params
     phase: Phase
     accuracy: Tensor
+    statistics: Params | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +93,8 @@ def pretrain(
 ) -> Pretrained:
     """One net per seed, its stem × κ·weight_scale and its readout × weight_scale/κ, trained on the 28 classes.
 
+    With batch norm κ multiplies convolutions, see ``resnet.rescale_convolutions``, and weight_scale the readout only.
+
     SGD with momentum .9, batches of 64, gradients clipped at norm 5, until the running training loss is .25 nats: at
     equal steps a net of large κ would have learned more. ``max_steps`` = 0 leaves the nets as they are: what comes
     from scratch goes the same way.
@@ -101,7 +110,10 @@ def pretrain(
     """
     params = net.init(28, streams(seeds, WEIGHTS), dtype=dtype)
     kappa, weight_scale = (_each(n, v, params) for n, v in (("kappa", kappa), ("weight_scale", weight_scale)))
-    params = rescale(params, kappa, weight_scale)
+    if net.norm:
+        params = rescale_convolutions(net, params, kappa) | {"readout": params["readout"] * weight_scale[:, None, None]}
+    else:
+        params = rescale(params, kappa, weight_scale)
     train, validation = _stacked(partial(digits.pretraining, dtype=dtype, device=kappa.device), seeds)
     optimizer, order = SGD(lr, MOMENTUM), streams(seeds, ORDER)
     plan = {"stop_loss": PRETRAINING["stop_loss"], "max_steps": max_steps, "clip": CLIP, "per_net": True}
@@ -111,10 +123,11 @@ def pretrain(
     else:
         none = torch.zeros_like(kappa, dtype=torch.bool)
         phase = Phase(params, none.long(), torch.full_like(kappa, torch.nan), none, none)
+    known = net.statistics(phase.params, train[0], PRETRAINING["batch"]) if net.norm else None
     with torch.no_grad():
-        share = training.accuracy(net.forward(phase.params, validation[0]), validation[1])
+        share = training.accuracy(net.forward(phase.params, validation[0], known), validation[1])
     accuracy = torch.where(phase.diverged, torch.nan, share)
-    return Pretrained(net, tuple(map(int, seeds)), kappa, weight_scale, params, phase, accuracy)
+    return Pretrained(net, tuple(map(int, seeds)), kappa, weight_scale, params, phase, accuracy, known)
 
 
 def finetune(
@@ -123,6 +136,7 @@ def finetune(
     n_per_class: int,
     gamma: PerNet = 1.0,
     centered: bool = False,
+    statistics: str = "batch",
     lr: PerNet = FINETUNING["lr"],
     max_steps: int = FINETUNING["max_steps"],
     sample: tuple | None = None,
@@ -134,6 +148,8 @@ def finetune(
         task, n_per_class: of ``labkit.data.digits.finetuning``
         gamma: ≥ 0, a number or (net,). From scratch weight_scale/κ is that of the net as it was drawn
         centered: f − f_start is trained and tested, so that the random function of the new readout is not there
+        statistics: of batch norm: "batch", those of the few images, in training and in the test; or "frozen", those of
+            pretraining
         lr: of SGD with momentum .9 on all images; a number or (net,)
         sample: what `few_shots` gives, to be used again
 
@@ -141,17 +157,23 @@ def finetune(
     >>> finetune(old, "subset", 3, max_steps=2).accuracy.shape
     torch.Size([2])
     """
+    if statistics not in STATISTICS:
+        raise ValueError(f"statistics must be one of {', '.join(STATISTICS)}, got {statistics!r}")
     train, test = few_shots(old, task, n_per_class) if sample is None else sample
     generators, n_classes = streams(old.seeds, READOUT), int(train[1].max()) + 1
     readout = new_readout(old.initial["readout"], gamma, generators, n_out=n_classes)
     start = old.phase.params | {"readout": readout}
     plan = {"stop_loss": FINETUNING["stop_loss"], "max_steps": max_steps, "clip": CLIP, "per_net": True}
-    center = start if centered else None
-    phase = learn(old.net.forward, start, *train, SGD(lr, MOMENTUM), center=center, loss=cross_entropy, **plan, **more)
+    net, frozen = old.net, old.statistics if statistics == "frozen" else None
+    forward, center = partial(net.forward, statistics=frozen), start if centered else None
+    phase = learn(forward, start, *train, SGD(lr, MOMENTUM), center=center, loss=cross_entropy, **plan, **more)
     lost = phase.diverged | old.phase.diverged
     x, y = test
     with torch.no_grad():
-        before, after = (old.net.features(params, x) for params in (start, phase.params))
+        before, after = (
+            net.features(params, x, net.statistics(params, train[0]) if net.norm and frozen is None else frozen)
+            for params in (start, phase.params)
+        )
         out = linear(after, phase.params["readout"])
         accuracy = training.accuracy(out - linear(before, start["readout"]) if centered else out, y)
     few = torch.linspace(0, len(y[0]) - 1, COMPARED, device=y.device).round().long()  # test images come by class
@@ -166,11 +188,12 @@ def few_shots(old: Pretrained, task: str, n_per_class: int) -> tuple[tuple[Tenso
     return _stacked(lambda seed: make(seed=10 * seed + SHOTS), old.seeds)
 
 
-def smallest_rate(run: Callable[[float], Finetuned], rates: Sequence[float] = RATES) -> tuple[Finetuned, Tensor]:
+def smallest_rate(run: Callable[[float], Found], rates: Sequence[float] = RATES) -> tuple[Found, Tensor]:
     """Each net at the smallest rate at which it reached its training loss, and these rates (net,), nan for none.
 
-    Only training losses decide. The fastest rate would be another choice, and a poor one: large steps leave the
-    solution of gradient flow. Where no rate reached the loss, the largest is reported.
+    run: a rate → what `pretrain` or `finetune` found with it. Only training losses decide. The fastest rate would be
+    another choice, and a poor one: large steps leave the solution of gradient flow. A net that reached its loss at no
+    rate is reported as it was at the largest. Raises ValueError for no rates, or one that is not > 0.
 
     >>> old = pretrain(1.0, 1.0, seeds=[0, 1], max_steps=30)
     >>> found, rates = smallest_rate(lambda lr: finetune(old, "subset", 3, lr=lr), rates=[1e-5, 0.01])
@@ -178,19 +201,17 @@ def smallest_rate(run: Callable[[float], Finetuned], rates: Sequence[float] = RA
     tensor([0.0100, 0.0100])
     """
     rates = sorted(float(rate) for rate in rates)
-    if not rates or rates[0] <= 0:
-        raise ValueError(f"rates must be one number or more, all > 0, got {rates}")
-    best, chosen = None, None
-    for rate in rates:
-        found = run(rate)
-        if best is None:
-            best, chosen = found, torch.where(found.phase.reached, rate, torch.nan)
-            continue
-        open_ = ~best.phase.reached
-        chosen = torch.where(open_ & found.phase.reached, rate, chosen)
-        best = _choose(open_, found, best)
-        if best.phase.reached.all():
+    if not rates or not 0 < rates[0] <= rates[-1] < torch.inf:
+        raise ValueError(f"rates must be one number or more, all positive and finite, got {rates}")
+    best = run(rates[0])
+    chosen = torch.where(best.phase.reached, rates[0], torch.nan)
+    for rate in rates[1:]:
+        missing = ~best.phase.reached
+        if not missing.any():
             break
+        found = run(rate)
+        chosen = torch.where(missing & found.phase.reached, rate, chosen)
+        best = _choose(missing, found, best)
     return best, chosen
 
 
@@ -263,14 +284,13 @@ def _stacked(make: Callable[..., tuple], seeds: Sequence[int]) -> tuple[tuple[Te
     return tuple((torch.stack([i.x for i in part]), torch.stack([i.y for i in part])) for part in parts)
 
 
-def _choose(mask: Tensor, there: Finetuned, here: Finetuned) -> Finetuned:
-    """``there`` where the mask (net,) is True, else ``here``."""
-
-    def pick(one: Tensor, other: Tensor) -> Tensor:
-        return torch.where(mask.view(-1, *[1] * (one.dim() - 1)), one, other)
-
-    fields = ("steps", "loss", "reached", "diverged")
-    params = {name: pick(value, here.phase.params[name]) for name, value in there.phase.params.items()}
-    phase = Phase(params, **{name: pick(getattr(there.phase, name), getattr(here.phase, name)) for name in fields})
-    names = ("accuracy", "pr_before", "pr_after", "ensd", "cka")
-    return Finetuned(phase, **{name: pick(getattr(there, name), getattr(here, name)) for name in names})
+def _choose(mask: Tensor, there: Found, here: Found) -> Found:
+    """``there`` where the mask (net,) is True, else ``here``: tensors (net, ...), dicts and dataclasses of them."""
+    if isinstance(here, Tensor):
+        return torch.where(mask.view(-1, *[1] * (here.dim() - 1)), there, here)
+    if isinstance(here, dict):
+        return {name: _choose(mask, there[name], value) for name, value in here.items()}
+    if is_dataclass(here) and not isinstance(here, ResNet):
+        names = [field.name for field in fields(here)]
+        return replace(here, **{name: _choose(mask, getattr(there, name), getattr(here, name)) for name in names})
+    return here  # the same for both

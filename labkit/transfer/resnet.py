@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from labkit.training import Params, PerNet, conv2d, he, linear, normal, to_nets
-from labkit.validate import require_positive, require_whole
+from labkit.validate import refuse, require_positive, require_whole
 
 NORMS = (None, "batch")
 EPS = 1e-5  # of batch norm
@@ -160,10 +160,12 @@ class ResNet:
             mean, var = (part.flatten() for part in statistics[name].unbind(1))
             return functional.batch_norm(z, mean, var, gain, bias, eps=EPS)
 
-        if x.dim() == 5 and len(x) == len(params["stem"]):
-            x = x.transpose(0, 1).flatten(1, 2)
-        x = x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x  # a fifth faster, on a CPU too
-        z = layer(x, "stem").relu()
+        n_nets = len(params["stem"])
+        if x.dim() not in (4, 5) or x.shape[-3] != self.in_channels or (x.dim() == 5 and len(x) != n_nets):
+            images = f"{self.in_channels}, height, width)"
+            raise ValueError(f"x must be (batch, {images} or ({n_nets}, batch, {images}, got {tuple(x.shape)}")
+        x = x if x.dim() == 4 else x.transpose(0, 1).flatten(1, 2)
+        z = layer(x.contiguous(memory_format=torch.channels_last), "stem").relu()  # a fifth faster, on a CPU too
         for name, n_in, n_out, stride in self._blocks():
             branch = layer(layer(z, f"{name}.first", stride).relu(), f"{name}.second")
             shortcut = layer(z, f"{name}.shortcut", stride) if n_in != n_out or stride > 1 else z
@@ -211,6 +213,28 @@ def rescale_convolutions(net: ResNet, params: Params, kappa: PerNet) -> Params:
     last = f"{len(net.channels)}."
     names = [name for name, *_ in net.convolutions()]
     return params | {name: params[name] / kappa if name.startswith(last) else params[name] * kappa for name in names}
+
+
+def match_norms(net: ResNet, params: Params, like: Params) -> Params:
+    """Every convolution scaled to the Frobenius norm that it has in ``like``; with batch norm only.
+
+    f stays as it is, up to eps, and so does every direction w/‖w‖; the angular speed of gradient descent, lr/‖w‖²,
+    becomes that of ``like``: a matched learning rate (derived here). Raises ValueError without batch norm, and for a
+    convolution that is zero.
+
+    >>> params = SMALL_BATCH_NORM.init(28, [torch.Generator().manual_seed(0)])
+    >>> back = match_norms(SMALL_BATCH_NORM, rescale_convolutions(SMALL_BATCH_NORM, params, 10.0), params)
+    >>> all(torch.allclose(back[name], params[name]) for name in params)
+    True
+    """
+    if not net.norm:
+        raise ValueError(f"net must have norm='batch', got {net}")
+    new = dict(params)
+    for name, *_ in net.convolutions():
+        norm = params[name].flatten(1).norm(dim=1)
+        refuse(f"norm of {name}", norm, norm > 0, "must be > 0")
+        new[name] = params[name] * (like[name].flatten(1).norm(dim=1) / norm)[:, None, None, None, None]
+    return new
 
 
 def _factor(name: str, value: PerNet, params: Params) -> Tensor:
