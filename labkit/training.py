@@ -220,9 +220,10 @@ def gradients(
     (tensor([1., 1.]), tensor([2., 2.]))
     """
     own = {name: value.detach().requires_grad_() for name, value in params.items()}
-    with torch.enable_grad():
+    with torch.enable_grad():  # wherever it is called
         each = loss(forward(own, x), y)
-    return each.detach(), dict(zip(own, torch.autograd.grad(each.sum(), list(own.values())), strict=True))
+        slopes = torch.autograd.grad(each.sum(), list(own.values()))
+    return each.detach(), dict(zip(own, slopes, strict=True))
 
 
 # --- Optimizers: on parameters, gradients and state of shape (net, n_params) -------------------------------------
