@@ -35,6 +35,7 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
     "digits_transfer": "labkit.results.digits_transfer:recipe",
     "digits_scratch": "labkit.results.digits_transfer:scratch_recipe",
+    "digits_batch_norm": "labkit.results.digits_transfer:batch_norm_recipe",
 }
 
 

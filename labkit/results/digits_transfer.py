@@ -4,7 +4,7 @@ Pretrained at each scale κ and weight_scale, then fine-tuned with a new readout
 scratch as the control (``labkit.transfer.digits``). Every row is one net; all rows of a seed share images and draws.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,13 +13,17 @@ from labkit import compute
 from labkit.data.digits import TASKS
 from labkit.results import Recipe
 from labkit.sweep import Table
-from labkit.transfer.digits import Finetuned, Pretrained, few_shots, finetune, pretrain
+from labkit.transfer.digits import FINETUNING, STATISTICS, Finetuned, Pretrained, few_shots, finetune, pretrain
+from labkit.transfer.resnet import SMALL_BATCH_NORM, match_norms, rescale_convolutions
 
 KAPPAS = [0.2, 1.0, 5.0]
 WEIGHT_SCALES = [0.3, 1.0, 3.0]
 SHOTS = [3, 10]  # images a class
-AXES = "task", "n", "gamma", "centered", "weight_scale", "kappa", "seed"
+AXES = "task", "n", "gamma", "statistics", "matched", "centered", "weight_scale", "kappa", "seed"
 USUAL = {"task": "subset", "n": 3, "gamma": 1.0, "centered": False, "weight_scale": 1.0}  # the lesson starts here
+USUAL |= {"statistics": "batch", "matched": False}
+BATCH_NORM_KAPPAS = [0.1, 0.3, 1.0, 3.0, 10.0]
+BATCH_NORM_SHOTS, BATCH_NORM_RATE = 3, 0.005
 REMADE = 3  # seeds
 # Of averages over what is remade: weights 1e-6 apart at the start end as nets whose numbers differ by sd s, and three
 # nets, at n = 3, move a mean by 3·s/√3. Measured s: accuracy .03, PR and ENSD .4, CKA .02, steps 2, loss 6e-4.
@@ -47,6 +51,30 @@ def scratch(
     return _rows({"task": task, "n": n, "centered": centered}, kappa, weight_scale, seed, max_steps=0)
 
 
+def batch_norm(
+    kappa: np.ndarray,
+    task: np.ndarray,
+    centered: np.ndarray,
+    statistics: np.ndarray,
+    matched: np.ndarray,
+    seed: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """With batch norm, where κ is a learning rate: `BATCH_NORM_SHOTS` images a class, γ = 1.
+
+    matched: between pretraining and fine-tuning the convolutions get the norms that they had at κ = 1 before
+    pretraining; f is the same, and the angular speed no longer depends on κ.
+    """
+    cells = {"task": task, "centered": centered, "statistics": statistics, "matched": matched}
+    cells |= {"n": np.full(len(seed), BATCH_NORM_SHOTS), "gamma": np.ones(len(seed))}
+    return _rows(cells, kappa, np.ones(len(seed)), seed, BATCH_NORM_RATE, net=SMALL_BATCH_NORM)
+
+
+def with_matched_norms(old: Pretrained) -> Pretrained:
+    """The same functions; every convolution has the norm with which it was drawn at κ = 1."""
+    drawn = rescale_convolutions(old.net, old.initial, 1 / old.kappa)
+    return replace(old, phase=replace(old.phase, params=match_norms(old.net, old.phase.params, drawn)))
+
+
 def numbers(old: Pretrained, new: Finetuned) -> dict[str, torch.Tensor]:
     """A row: accuracy, steps, loss, reached and diverged of fine-tuning; features; the same of pretraining, if any.
 
@@ -57,17 +85,25 @@ def numbers(old: Pretrained, new: Finetuned) -> dict[str, torch.Tensor]:
     if old.phase.steps.any():
         before = {name: getattr(old.phase, name) for name in ("steps", "loss", "reached", "diverged")}
         found |= {f"pretraining_{name}": value for name, value in (before | {"accuracy": old.accuracy}).items()}
+    if old.net.norm:  # how much of κ pretraining has left
+        found["stem_norm"] = old.phase.params["stem"].flatten(1).norm(dim=1)
     return found
 
 
 def _rows(
-    cells: dict[str, np.ndarray], kappa: np.ndarray, weight_scale: np.ndarray, seed: np.ndarray, **pretraining
+    cells: dict[str, np.ndarray],
+    kappa: np.ndarray,
+    weight_scale: np.ndarray,
+    seed: np.ndarray,
+    lr: float = FINETUNING["lr"],
+    **pretraining,
 ) -> dict[str, np.ndarray]:
     found: dict[str, np.ndarray] = {}
     for scales in sorted(set(zip(kappa.tolist(), weight_scale.tolist(), strict=True))):
         here = (kappa == scales[0]) & (weight_scale == scales[1])
         seeds = np.unique(seed[here])  # ascending
         old = pretrain(*scales, seeds, **pretraining)
+        starts = {False: old, True: with_matched_norms(old) if "matched" in cells else None}
         own = {} if "gamma" in cells else {"gamma": scales[1] / scales[0]}  # of a readout as it was drawn
         for task, n in sorted(set(zip(cells["task"][here].tolist(), cells["n"][here].tolist(), strict=True))):
             sample = few_shots(old, task, n)
@@ -76,9 +112,10 @@ def _rows(
             for choice in sorted(set(zip(*(values[at].tolist() for values in others.values()), strict=True))):
                 chosen = dict(zip(others, choice, strict=True))
                 rows = np.flatnonzero(at & np.all([others[name] == value for name, value in chosen.items()], 0))
-                new = finetune(old, task, n, **chosen, **own, sample=sample)
+                start = starts[chosen.pop("matched", False)]
+                new = finetune(start, task, n, **chosen, **own, lr=lr, sample=sample)
                 place = np.searchsorted(seeds, seed[rows])
-                for name, value in numbers(old, new).items():
+                for name, value in numbers(start, new).items():
                     value = value.cpu().numpy()
                     value = value.astype(np.float32) if value.dtype.kind == "f" else value
                     found.setdefault(name, np.empty(len(kappa), value.dtype))[rows] = value[place]
@@ -141,13 +178,11 @@ def arrays(table: Table) -> Grid:
     """
     names = [name for name in AXES if name in table.columns]
     axes = {name: list(dict.fromkeys(table[name].tolist())) for name in names}
-    place = tuple(
-        np.array([axes[name].index(value) for value in table[name].tolist()]) for name in names
-    )  # of each row on each axis
-    values = {}
+    place = tuple(np.array([axes[name].index(value) for value in table[name].tolist()]) for name in names)
+    shape, values = [len(stops) for stops in axes.values()], {}
     for name, column in table.columns.items():
         if name not in names:
-            values[name] = np.empty([len(values) for values in axes.values()], column.dtype)
+            values[name] = np.empty(shape, column.dtype)
             values[name][place] = column
     return Grid(axes, values)
 
@@ -166,3 +201,11 @@ def scratch_recipe() -> Recipe:
     grid |= {"centered": [False, True]}
     part = {"kappa": 1.0, "task": "subset", "n": 3}
     return Recipe(scratch, grid, seeds, part, 12 * seeds, LOOSE, REMADE, chaotic=True)
+
+
+def batch_norm_recipe() -> Recipe:
+    seeds = compute.pick(quick=3, standard=8, full=24)
+    grid = {"kappa": BATCH_NORM_KAPPAS, "task": ["subset", "new"], "centered": [False, True]}
+    grid |= {"statistics": list(STATISTICS), "matched": [False, True]}
+    part = {"kappa": 1.0, "task": "subset"}
+    return Recipe(batch_norm, grid, seeds, part, 16 * seeds, LOOSE, REMADE, chaotic=True)
