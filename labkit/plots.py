@@ -410,10 +410,10 @@ def difference_words(differences, unit=1.0, digits=1):
     >>> difference_words([0.03, 0.05, 0.04], unit=100)
     '+4.0 ± 0.6'
     >>> difference_words([-0.03, 0.05, -0.04], unit=100)
-    '−0.7 ± 2.8, n.s.'
+    '−0.7 ± 2.8 (n.s.)'
     """
     mean, error = _mean_and_error(unit * numbers(differences))
-    words = f"{mean:+.{digits}f} ± {error:.{digits}f}{'' if seen(differences) else ', n.s.'}"
+    words = f"{mean:+.{digits}f} ± {error:.{digits}f}{'' if seen(differences) else ' (n.s.)'}"
     return words.replace("-", "−")
 
 
@@ -457,21 +457,23 @@ def seeds(ax, key, values, color=INK, shift=0.0, each=True):
     return curve_and_dots(ax, key, (x + shift, mean), (x + shift, mean, error), color=color)
 
 
-def effect_axes(figure, stops, label, rows, low, high):
-    """The setup of :func:`effect`: accuracy over ``stops`` of what ``label`` names; ``rows`` of differences."""
+def effect_axes(figure, stops, label, rows, title, low, high):
+    """The setup of :func:`effect`: accuracy over ``stops`` of what ``label`` names; ``rows`` and title of differences."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
     stops_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)), stops)
     corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), ("◆ from scratch", PINK))
     names = [*rows, *(f"scratch, {row}" for row in rows)]
-    paired_axes(right, names, low, high, "What the smaller one gains", "points of accuracy, paired by seed")
+    paired_axes(right, names, low, high, title, "points of accuracy, paired by seed")
 
 
-def effect(figure, found, plain, control, here):
-    """Accuracies (stops, seeds) of a protocol, of the plain one as a shadow, and of the control; here: a stop.
+def effect(figure, result):
+    """What a scale does: result holds accuracies (stops, seeds) "found", of the same with "plain" output as a shadow,
+    and of a "control"; and "here", the present stop.
 
-    Right: the accuracy at a stop minus that at the next one, seed by seed, of ``found`` and of the control.
+    Right: the accuracy at a stop minus that at the next one, seed by seed, of what was found and of the control.
     """
-    (left, right), (found, plain, control) = figure.axes, map(numbers, (found, plain, control))
+    (left, right), here = figure.axes, result["here"]
+    found, plain, control = (numbers(result[name]) for name in ("found", "plain", "control"))
     seeds(left, "found", found, BLUE)
     line(left, "plain", np.arange(len(plain)), np.nanmean(plain, 1), color=GREY, linestyle="--")
     dots(left, "control", np.arange(len(control)), np.nanmean(control, 1), marker="D", color=PINK)
@@ -498,11 +500,11 @@ def dimensions_axes(figure, stops, label, name, cloud):
         right.plot(*numbers(spots), "o", color=color, markersize=5)
 
 
-def dimensions(figure, parts, spot):
-    """`DIMENSIONS` over the stops, each (stops, seeds), and where in the cloud the setting is."""
+def dimensions(figure, result):
+    """`DIMENSIONS` over the stops, each (stops, seeds), and "spot", where in the cloud the setting is."""
     for shift, (name, (_, color)) in enumerate(DIMENSIONS.items(), -1):
-        seeds(figure.axes[0], name, parts[name], color, 0.08 * shift, each=False)
-    now(figure.axes[1], "now", *spot)
+        seeds(figure.axes[0], name, result[name], color, 0.08 * shift, each=False)
+    now(figure.axes[1], "now", *result["spot"])
 
 
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------

@@ -321,10 +321,10 @@ def test_paired_rows_are_drawn_from_the_top_with_bars_of_two_standard_errors(ax)
 def test_an_effect_subtracts_the_next_stop_of_both_and_keeps_the_plain_shadow():
     figure = Figure()
     FigureCanvasAgg(figure)
-    plots.effect_axes(figure, [0.2, 1, 5], "κ", ["one", "two"], -20, 20)
+    plots.effect_axes(figure, [0.2, 1, 5], "κ", ["one", "two"], "gain", -20, 20)
     rng = np.random.default_rng(0)
     found, plain, control = (0.6 + 0.1 * rng.random((3, 6)) for _ in range(3))
-    plots.effect(figure, found, plain, control, here=2)
+    plots.effect(figure, {"found": found, "plain": plain, "control": control, "here": 2})
     left, right = figure.axes
     assert [label.get_text() for label in right.get_yticklabels()] == ["scratch, two", "scratch, one", "two", "one"]
     gains = 100 * np.array([part[i] - part[i + 1] for part in (found, control) for i in (0, 1)])
@@ -333,7 +333,7 @@ def test_an_effect_subtracts_the_next_stop_of_both_and_keeps_the_plain_shadow():
     assert np.allclose(drawn(left, "now").ravel(), [2, found[2].mean()])
     assert np.allclose(drawn(left, "control")[1], control.mean(1))
     before = len(right.get_children())
-    plots.effect(figure, plain, plain, control, here=0)
+    plots.effect(figure, {"found": plain, "plain": plain, "control": control, "here": 0})
     assert len(right.get_children()) == before
 
 
@@ -343,7 +343,7 @@ def test_dimensions_mark_the_setting_in_the_cloud():
     cloud = [([0.7, 0.8], [1.0, -1.0]), ([0.9, 0.95], [0.0, 0.0]), ([1.0, 1.1], [-3.0, -4.0])]
     plots.dimensions_axes(figure, [0.2, 1, 5], "κ", "κ", cloud)
     parts = {name: np.full((3, 4), 5.0 + i) + np.arange(4) for i, name in enumerate(plots.DIMENSIONS)}
-    plots.dimensions(figure, parts, (0.8, -1.0))
+    plots.dimensions(figure, parts | {"spot": (0.8, -1.0)})
     left, right = figure.axes
     assert drawn(left, "ensd dots")[1].tolist() == [8.5] * 3 and drawn(right, "now").ravel().tolist() == [0.8, -1.0]
     assert [line.get_xdata().tolist() for line in right.lines[:3]] == [[0.7, 0.8], [0.9, 0.95], [1.0, 1.1]]
