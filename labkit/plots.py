@@ -458,7 +458,7 @@ def seeds(ax, key, values, color=INK, shift=0.0, each=True):
 
 
 def effect_axes(figure, stops, label, rows, title, low, high):
-    """The setup of :func:`effect`: accuracy over ``stops`` of what ``label`` names; ``rows`` and title of differences."""
+    """The setup of :func:`effect`: accuracy over ``stops``, and ``rows`` of differences with their title."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
     stops_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)), stops)
     corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), ("◆ from scratch", PINK))
