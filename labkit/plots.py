@@ -380,6 +380,29 @@ def named_dots(ax, names, mean, error, colors):
         text(ax, f"{names[i]} number", i + 0.12, m, f"{m:.3g}".replace("-", "−"), va="center", color=color)
 
 
+def averages(values):
+    """Mean over the seeds, the last axis, and its standard error; seeds with a nan (a net diverged) are left out."""
+    values = numbers(values)
+    values = values[..., np.isfinite(values).all(tuple(range(values.ndim - 1)))]
+    return values.mean(-1), values.std(-1, ddof=1) / values.shape[-1] ** 0.5
+
+
+def seeds(ax, key, values, color, each=True, **style):
+    """Values (stop, seed) over x = 0, 1, ...: their mean ± one standard error, and with ``each`` a thin line a seed."""
+    values, at = numbers(values), np.arange(len(values))
+    lines(ax, f"{key} each", at, values.T[: values.shape[1] if each else 0], linewidths=0.8)
+    mean, error = averages(values)
+    return curve_and_dots(ax, key, (at, mean), (at, mean, error), color=color, **style)
+
+
+def named_seeds(ax, names, values, colors):
+    """`named_dots` of values (names, seed), with a small dot for each seed beside the mean."""
+    values = numbers(values)
+    at = np.arange(len(names)).repeat(values.shape[1]) - 0.15
+    dots(ax, "each seed", at, values.ravel(), color=MIST, markersize=3)
+    named_dots(ax, names, *averages(values), colors)
+
+
 # --- paired differences: what seeds have in common drops out ---------------------------------------------
 
 SEEN = 2.0  # standard errors; a smaller difference is not seen
@@ -444,23 +467,10 @@ def paired(ax, key, differences, colors, unit=1.0, digits=1, first=0, every=1):
         text(ax, f"{key} {row} words", high, height + 0.16, words, color=color, ha="right", va="bottom", weight="bold")
 
 
-def seeds(ax, key, values, color=INK, shift=0.0, each=True):
-    """Values (stops, seeds) over stops 0, 1, ...: each seed as a thin line, and the mean ± one standard error.
-
-    Diverged seeds (nan) are left out. ``shift`` moves the means sideways, ``each=False`` leaves the seeds away.
-    """
-    values = numbers(values)
-    x = np.arange(len(values))
-    if each:
-        lines(ax, f"{key} each", x, values.T)
-    mean, error = np.transpose([_mean_and_error(row) for row in values])
-    return curve_and_dots(ax, key, (x + shift, mean), (x + shift, mean, error), color=color)
-
-
 def effect_axes(figure, stops, label, rows, title, low, high):
     """The setup of :func:`effect`: accuracy over ``stops``, and ``rows`` of differences with their title."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
-    stops_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)), stops)
+    stop_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)).xaxis, stops)
     corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), ("◆ from scratch", PINK))
     names = [*rows, *(f"scratch, {row}" for row in rows)]
     paired_axes(right, names, low, high, title, "points of accuracy, paired by seed")
@@ -491,7 +501,7 @@ DIMENSIONS = {"pr_before": ("PR before", GREY), "pr_after": ("PR after", GREEN),
 def dimensions_axes(figure, stops, label, name, cloud):
     """The setup of :func:`dimensions`; cloud: for each of three stops many pairs (PR after / PR before, points)."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    stops_axis(frame(left, "Dimensions of the features", label, ylim=(0, 14)), stops)
+    stop_axis(frame(left, "Dimensions of the features", label, ylim=(0, 14)).xaxis, stops)
     words = "Compressed, and better?", "PR after / PR before", f"points of accuracy over {name} = {stops[1]:g}"
     frame(right, *words, (0.3, 1.2), (-12, 8))
     colors = {f"{name} = {stop:g}": color for stop, color in zip(stops, (ORANGE, INK, PINK), strict=True)}
@@ -503,7 +513,9 @@ def dimensions_axes(figure, stops, label, name, cloud):
 def dimensions(figure, result):
     """`DIMENSIONS` over the stops, each (stops, seeds), and "spot", where in the cloud the setting is."""
     for shift, (name, (_, color)) in enumerate(DIMENSIONS.items(), -1):
-        seeds(figure.axes[0], name, result[name], color, 0.08 * shift, each=False)
+        mean, error = averages(result[name])
+        at = np.arange(len(mean)) + 0.08 * shift
+        curve_and_dots(figure.axes[0], name, (at, mean), (at, mean, error), color=color)
     now(figure.axes[1], "now", *result["spot"])
 
 
@@ -608,9 +620,10 @@ def log_axis(axis, ticks):
     axis.set_minor_locator(mpl.ticker.NullLocator())
 
 
-def stops_axis(ax, stops):
-    """Make x an axis of stops that are equally far apart, at 0, 1, ..., whatever their values."""
-    ax.set(xlim=(-0.3, len(stops) - 0.7), xticks=range(len(stops)), xticklabels=[f"{stop:g}" for stop in stops])
+def stop_axis(axis, stops):
+    """Make a linear axis over the stops of a grid: the positions are 0, 1, ..., whatever the values."""
+    axis.set_ticks(range(len(stops)), [f"{stop:g}".replace("-", "−") for stop in stops])
+    axis.axes.set(**{f"{axis.axis_name}lim": (-0.3, len(stops) - 0.7)})
 
 
 def root_axis(ax, high, ticks):

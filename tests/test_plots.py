@@ -59,6 +59,31 @@ def test_log_axis_is_labeled_where_it_was_asked_to_be(ax):
     assert [label.get_text() for label in ax.get_xticklabels()] == ["5", "10", "50"]
 
 
+def test_stops_stand_one_apart_whatever_their_values(ax):
+    plots.stop_axis(ax.xaxis, [-0.99, 0, 0.9])
+    ax.figure.canvas.draw()
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["−0.99", "0", "0.9"]
+    assert list(ax.get_xticks()) == [0, 1, 2] and ax.get_xlim() == (-0.3, 2.3)
+
+
+def test_averages_leave_out_the_seeds_that_diverged():
+    values = np.array([[1.0, 2, np.nan, 6], [5, 5, 5, 5]])
+    mean, error = plots.averages(values)
+    assert np.allclose(mean, [3, 5]) and np.allclose(error, [7**0.5 / 3**0.5, 0])
+
+
+def test_seeds_are_drawn_as_lines_under_their_mean(ax):
+    values = np.random.default_rng(0).normal(size=(5, 7))
+    for each, count in ((True, 7), (False, 0)):
+        plots.seeds(ax, "a", values, "red", each=each)
+        found = {artist.get_gid(): artist for artist in ax.get_children()}
+        segments = found["a each"].get_segments()
+        assert len(segments) == count and all(np.allclose(s[:, 1], v) for s, v in zip(segments, values.T))
+        assert np.allclose(found["a dots"].get_ydata(), values.mean(1))
+    plots.named_seeds(ax, list("abcde"), values, ["red"] * 5)
+    assert np.allclose(found["a dots"].get_ydata(), values.mean(1)) and len(ax.get_children()) > len(found)
+
+
 def everything(ax, shift):
     x = torch.linspace(0, 1, 20, dtype=torch.float64)
     plots.line(ax, "line", x, x + shift)
@@ -265,12 +290,6 @@ def test_mosaics_have_axes_of_their_own_and_move():
     assert figure.axes[1].images[0].get_array().min() == 0  # black now
 
 
-def test_stops_are_equally_far_apart(ax):
-    plots.stops_axis(ax, [0.2, 1.0, 5.0])
-    assert ax.get_xticks().tolist() == [0, 1, 2] and ax.get_xlim() == (-0.3, 2.3)
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["0.2", "1", "5"]
-
-
 def test_corner_words_stand_below_each_other(ax):
     plots.corners(ax, ("one", "red"), ("two", "blue"))
     heights = [word.get_position()[1] for word in ax.texts]
@@ -280,17 +299,6 @@ def test_corner_words_stand_below_each_other(ax):
 def drawn(ax, key):
     """x and y of the artist with this key."""
     return np.array(plots._find(ax, key).get_data(), dtype=float)
-
-
-def test_seeds_show_each_and_the_mean_without_those_that_diverged(ax):
-    values = np.array([[0.1, 0.2, 0.3, np.nan], [0.5, 0.5, 0.8, 0.6]])
-    plots.seeds(ax, "key", values, shift=0.1)
-    assert len(plots._find(ax, "key each").get_segments()) == 4
-    assert np.allclose(drawn(ax, "key dots"), [[0.1, 1.1], [0.2, 0.6]])
-    bars = drawn(ax, "key bars")[1].reshape(2, 3)
-    assert np.allclose(bars[0, :2], 0.2 + 0.1 / 3**0.5 * np.array([-1, 1]))
-    plots.seeds(ax, "other", values, each=False)
-    assert plots._find(ax, "other each") is None
 
 
 def test_a_difference_is_seen_beyond_two_standard_errors():
