@@ -78,10 +78,12 @@ def test_seeds_are_drawn_as_lines_under_their_mean(ax):
         plots.seeds(ax, "a", values, "red", each=each)
         found = {artist.get_gid(): artist for artist in ax.get_children()}
         segments = found["a each"].get_segments()
-        assert len(segments) == count and all(np.allclose(s[:, 1], v) for s, v in zip(segments, values.T))
+        assert len(segments) == count and all(np.allclose(s[:, 1], v) for s, v in zip(segments, values.T, strict=each))
         assert np.allclose(found["a dots"].get_ydata(), values.mean(1))
-    plots.named_seeds(ax, list("abcde"), values, ["red"] * 5)
-    assert np.allclose(found["a dots"].get_ydata(), values.mean(1)) and len(ax.get_children()) > len(found)
+    plots.named_seeds(ax, list("bcdef"), values, ["red"] * 5)
+    found = {artist.get_gid(): artist for artist in ax.get_children()}
+    assert [float(found[f"{name} dots"].get_ydata()[0]) for name in "bcdef"] == values.mean(1).tolist()
+    assert np.array_equal(np.sort(found["each seed"].get_ydata()), np.sort(values.ravel()))
 
 
 def everything(ax, shift):
