@@ -197,7 +197,7 @@ def recipe() -> Recipe:
 
 def scratch_recipe() -> Recipe:
     seeds = compute.pick(quick=3, standard=12, full=48)
-    grid = {"kappa": KAPPAS, "weight_scale": WEIGHT_SCALES, "task": list(TASKS), "n": SHOTS}
+    grid = {"kappa": KAPPAS, "weight_scale": [1.0], "task": list(TASKS), "n": SHOTS}
     grid |= {"centered": [False, True]}
     part = {"kappa": 1.0, "task": "subset", "n": 3}
     return Recipe(scratch, grid, seeds, part, 12 * seeds, LOOSE, REMADE, chaotic=True)

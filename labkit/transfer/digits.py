@@ -24,7 +24,7 @@ from labkit.training import SGD, Params, PerNet, cross_entropy, linear
 from labkit.transfer.protocol import Phase, learn, new_readout
 from labkit.transfer.representation import compare
 from labkit.transfer.resnet import SMALL, ResNet, rescale, rescale_convolutions
-from labkit.validate import require_positive
+from labkit.validate import require_positive, require_whole
 
 WEIGHTS, ORDER, READOUT, SHOTS = range(4)  # what a seed is used for
 PRETRAINING = {"lr": 0.01, "batch": 64, "stop_loss": 0.25, "max_steps": 2500}
@@ -108,6 +108,7 @@ def pretrain(
     >>> old.phase.steps, old.phase.reached.any()
     (tensor([2, 2]), tensor(False))
     """
+    require_whole(0, max_steps=max_steps)
     params = net.init(28, streams(seeds, WEIGHTS), dtype=dtype)
     kappa, weight_scale = (_each(n, v, params) for n, v in (("kappa", kappa), ("weight_scale", weight_scale)))
     if net.norm:
@@ -159,6 +160,8 @@ def finetune(
     """
     if statistics not in STATISTICS:
         raise ValueError(f"statistics must be one of {', '.join(STATISTICS)}, got {statistics!r}")
+    if statistics == "frozen" and not old.net.norm:
+        raise ValueError("statistics='frozen' needs batch norm, and these nets have none")
     train, test = few_shots(old, task, n_per_class) if sample is None else sample
     generators, n_classes = streams(old.seeds, READOUT), int(train[1].max()) + 1
     readout = new_readout(old.initial["readout"], gamma, generators, n_out=n_classes)

@@ -79,7 +79,7 @@ class Plain(nn.Module):
                 self.blocks.append(Block(n_in, n_out, 2 if stage and not block else 1, norm))
                 self.names.append(f"{stage + 1}.{block + 1}")
                 n_in = n_out
-        self.readout = nn.Linear(n_in, N_CLASSES, bias=False)
+        self.readout = nn.Linear(n_in, params["readout"].shape[1], bias=False)
         self.double()
         self.places = {"stem": (self.stem, self.stem_norm)}
         for name, block in zip(self.names, self.blocks, strict=True):
