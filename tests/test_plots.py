@@ -331,7 +331,7 @@ def test_paired_rows_are_drawn_from_the_top_with_bars_of_two_standard_errors(ax)
 def test_an_effect_subtracts_the_next_stop_of_both_and_keeps_the_plain_shadow():
     figure = Figure()
     FigureCanvasAgg(figure)
-    plots.effect_axes(figure, [0.2, 1, 5], "κ", ["one", "two"], "gain", -20, 20)
+    plots.effect_axes(figure, [0.2, 1, 5], "κ", ["one", "two"], -20, 20)
     rng = np.random.default_rng(0)
     found, plain, control = (0.6 + 0.1 * rng.random((3, 6)) for _ in range(3))
     plots.effect(figure, {"found": found, "plain": plain, "control": control, "here": 2})
