@@ -4,6 +4,7 @@ labkit lab [NN] [options of jupyter lab]   open JupyterLab on lesson NN (on the 
 labkit build                               make lessons/ anew from solutions/
 labkit build --check                       only say what is out of date or breaks a rule
 labkit sweep [NAME [--profile full] [--device cuda]]  make a shipped result anew, in place of the old one, or list them
+labkit data [fetch NAME ...]               download data sets (cifar10, cifar100, svhn), or list them
 labkit doctor                              look at everything the course needs and say what is missing
 labkit picture                             make the picture of README.md anew
 """
@@ -26,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="labkit", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    commands = parser.add_subparsers(required=True, metavar="lab | build | sweep | doctor | picture")
+    commands = parser.add_subparsers(required=True, metavar="lab | build | sweep | data | doctor | picture")
     lab = commands.add_parser("lab", help="open JupyterLab on a lesson")
     lab.add_argument("lesson", nargs="?", default="00", help="its number, such as 02")
     lab.set_defaults(run=_lab)
@@ -38,6 +39,10 @@ def main(arguments: list[str] | None = None) -> int:
     sweep.add_argument("--profile", help="quick, standard or full (default: LABKIT_PROFILE, else standard)")
     sweep.add_argument("--device", help="such as cuda (default: LABKIT_DEVICE, else cuda where there is one)")
     sweep.set_defaults(run=_sweep)
+    data = commands.add_parser("data", help="download data sets, or list them")
+    data.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="list, by default")
+    data.add_argument("names", nargs="*", metavar="NAME", help="cifar10, cifar100 or svhn")
+    data.set_defaults(run=_data)
     commands.add_parser("doctor", help="say what is missing").set_defaults(run=_doctor)
     commands.add_parser("picture", help="make the picture of README.md anew").set_defaults(run=_picture)
 
@@ -116,18 +121,40 @@ def _build(options: argparse.Namespace, rest: list[str]) -> int:
 def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
     from labkit import compute, results
     from labkit.cache import CacheError
+    from labkit.data.download import DataError
 
     if not options.name:
-        print(*results.RECIPES, sep="\n")
+        print(*results.RECIPES, *results.LONG, sep="\n")
         return 0
     if options.device:
         os.environ["LABKIT_DEVICE"] = options.device
     with compute.use_profile(options.profile or compute.profile()):
         try:
             path = results.remake(options.name)
-        except CacheError as error:
+        except (CacheError, DataError, MemoryError) as error:
             raise Refusal(error) from None
         print(f"made {path} ({path.stat().st_size / 1024:.0f} kB): profile {compute.profile()}, {compute.device()}")
+    return 0
+
+
+def _data(options: argparse.Namespace, rest: list[str]) -> int:
+    from labkit.data import download
+
+    if options.action == "fetch" and not options.names:
+        raise Refusal(f"Which data set? One or more of {', '.join(download.FILES)}.")
+    for name in options.names:
+        download.require_name(name)
+    if options.action == "list":
+        for name, files in download.FILES.items():
+            state = "there" if download.there(name) else f"labkit data fetch {name}"
+            print(f"{name:<9} {sum(file.megabytes for file in files):4} MB  {state}")
+        print(f"in {download.folder()}")
+        return 0
+    for name in options.names:
+        try:
+            print(*download.fetch(name), sep="\n")
+        except download.DataError as error:
+            raise Refusal(error) from None
     return 0
 
 

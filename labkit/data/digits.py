@@ -5,32 +5,18 @@ same on every device. The protocol, with its pixel noise, is ours: a toy of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from labkit import compute
+from labkit.data.images import Images, few_shot, split, subset
+from labkit.validate import require_generator
 
 N_PRETRAINING = 1000  # images 0–999
 NOISE_STD = 0.6  # in units of the pixels' standard deviation; without noise few-shot accuracy saturates
 CONTRAST = 0.7  # what inverted images keep
 TASKS = ("subset", "new", "shift")
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images x (n, 1, 8, 8) and their classes y (n,), int64 in 0 … n_classes − 1."""
-
-    x: Tensor
-    y: Tensor
-    n_classes: int
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __getitem__(self, index: slice | Tensor) -> "Images":
-        return Images(self.x[index], self.y[index], self.n_classes)
 
 
 def load(device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Images:
@@ -108,51 +94,6 @@ def finetuning(
     return tuple(inverted(flipped(images)) for images in both) if task == "shift" else both
 
 
-def subset(images: Images, classes: Sequence[int]) -> Images:
-    """The images of these classes, which become 0, 1, … in the order given.
-
-    Raises ValueError for no classes, for one given twice and for one that does not exist.
-
-    >>> subset(load(), (7, 8, 9)).y[:3]
-    tensor([0, 1, 2])
-    """
-    classes = [value.item() if hasattr(value, "item") else value for value in classes]
-    if not classes or len(set(classes)) < len(classes) or not set(classes) <= set(range(images.n_classes)):
-        raise ValueError(f"classes must be different numbers from 0 to {images.n_classes - 1}, got {classes}")
-    same = images.y[:, None] == torch.tensor(classes, device=images.y.device)  # (n, class)
-    kept = same.any(1)
-    return Images(images.x[kept], same[kept].int().argmax(1), len(classes))
-
-
-def split(images: Images, n: int, generator: torch.Generator) -> tuple[Images, Images]:
-    """n images drawn at random, and the others. Raises ValueError unless 1 ≤ n < number of images.
-
-    >>> [len(part) for part in split(load(), 1500, compute.generator(0))]
-    [1500, 297]
-    """
-    _require_some("n", n, len(images), "images")
-    order = _order(images, generator)
-    return images[order[:n]], images[order[n:]]
-
-
-def few_shot(images: Images, n_per_class: int, generator: torch.Generator) -> tuple[Images, Images]:
-    """n_per_class images of every class drawn at random, sorted by class, and the others.
-
-    Raises ValueError unless every class has more than n_per_class ≥ 1 images: one must be left to test on.
-
-    >>> few_shot(load(), 2, compute.generator(0))[0].y.tolist()
-    [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9]
-    """
-    order = _order(images, generator)
-    members = [order[images.y[order] == label] for label in range(images.n_classes)]
-    least = min(range(images.n_classes), key=lambda label: len(members[label]))
-    _require_some("n_per_class", n_per_class, len(members[least]), f"images of class {least}")
-    few, others = (
-        torch.cat(parts) for parts in zip(*((m[:n_per_class], m[n_per_class:]) for m in members), strict=True)
-    )
-    return images[few], images[others]
-
-
 def noisy(images: Images, generator: torch.Generator, std: float = NOISE_STD) -> Images:
     """The images plus pixel noise N(0, std²), drawn on the CPU. Raises ValueError for std < 0.
 
@@ -160,11 +101,11 @@ def noisy(images: Images, generator: torch.Generator, std: float = NOISE_STD) ->
     >>> (noisy(images, compute.generator(0)).x - images.x).std()
     tensor(0.6, dtype=torch.float64)
     """
-    _require_generator(generator)
+    require_generator(generator)
     if not 0 <= std < torch.inf:
         raise ValueError(f"std must lie in [0, inf), got {std}")
     noise = std * torch.randn(images.x.shape, generator=generator, dtype=torch.float64, device="cpu")
-    return Images(images.x + noise.to(images.x.device, images.x.dtype), images.y, images.n_classes)
+    return replace(images, x=images.x + noise.to(images.x.device, images.x.dtype))
 
 
 def rotated(images: Images, quarter_turns: Sequence[int]) -> Images:
@@ -190,7 +131,7 @@ def flipped(images: Images) -> Images:
     >>> torch.equal(flipped(load()).x[..., 0, :], load().x[..., 7, :])
     True
     """
-    return Images(images.x.flip(-2), images.y, images.n_classes)
+    return replace(images, x=images.x.flip(-2))
 
 
 def inverted(images: Images, contrast: float = CONTRAST) -> Images:
@@ -201,19 +142,4 @@ def inverted(images: Images, contrast: float = CONTRAST) -> Images:
     """
     if not 0 < contrast < torch.inf:
         raise ValueError(f"contrast must lie in (0, inf), got {contrast}")
-    return Images(-contrast * images.x, images.y, images.n_classes)
-
-
-def _order(images: Images, generator: torch.Generator) -> Tensor:
-    _require_generator(generator)
-    return torch.randperm(len(images), generator=generator, device="cpu").to(images.y.device)
-
-
-def _require_some(name: str, n: int, available: int, what: str) -> None:
-    if not hasattr(n, "__index__") or not 1 <= n < available:
-        raise ValueError(f"{name} must be an integer in [1, {available - 1}] ({available} {what}), got {n}")
-
-
-def _require_generator(generator: torch.Generator) -> None:
-    if not isinstance(generator, torch.Generator):  # None would be torch's own, which no seed decides
-        raise TypeError(f"generator must be a torch.Generator, got {generator!r}: use compute.generator(seed)")
+    return replace(images, x=-contrast * images.x)

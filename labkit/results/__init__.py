@@ -31,11 +31,16 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "depth_width_data": "labkit.results.depth_width_data:recipe",
     "deep_failures": "labkit.results.depth_width_data:deep_failures",
     "insert_or_train": "labkit.results.insert_or_train:recipe",
+    "relu_bridge": "labkit.results.relu_bridge:recipe",
+    "relu_norms": "labkit.results.relu_bridge:norms_recipe",
     "signal_and_noise": "labkit.results.signal_and_noise:recipe",
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
     "digits_transfer": "labkit.results.digits_transfer:recipe",
     "digits_scratch": "labkit.results.digits_transfer:scratch_recipe",
     "digits_batch_norm": "labkit.results.digits_transfer:batch_norm_recipe",
+}
+LONG = {  # the same, for a GPU and many hours: not shipped; `remake` writes it to the current folder
+    "image_transfer": "labkit.results.image_transfer:recipe",
 }
 
 
@@ -50,6 +55,7 @@ class Recipe:
         remake_seeds: the test remakes the first so many seeds; None: all
         chaotic: rounding grows during training until a net of another computer, or another version of torch, is
             another one of its kind: then ``tolerances`` are those of averages over what is remade
+        data: data sets that are downloaded first, by name
     """
 
     study: Callable
@@ -60,6 +66,7 @@ class Recipe:
     tolerances: Mapping[str, float] = field(default_factory=dict)
     remake_seeds: int | None = None
     chaotic: bool = False
+    data: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,10 @@ class Result:
 
 def recipe(name: str) -> Recipe:
     """The recipe of a named result at the current profile; ValueError when there is none of that name."""
-    if name not in RECIPES:
-        raise ValueError(f"there is no result {name!r}, only {', '.join(RECIPES)}")
-    module, function = RECIPES[name].split(":")
+    known = RECIPES | LONG
+    if name not in known:
+        raise ValueError(f"there is no result {name!r}, only {', '.join(known)}")
+    module, function = known[name].split(":")
     return getattr(import_module(module), function)()
 
 
@@ -104,11 +112,14 @@ def shipped() -> list[str]:
 def remake(name: str, **options: Any) -> Path:
     """Compute a named result at the current profile and device, and write it to `FOLDER`; its path.
 
-    ``options`` go to `labkit.sweep.run`: an executor, the cache. Raises ValueError when `FOLDER` cannot be written.
+    ``options`` go to `labkit.sweep.run`: an executor, the cache. Those of `LONG` go to the current folder. Raises
+    ValueError when the folder cannot be written, and `labkit.data.download.DataError` when data cannot be had.
     """
-    made = recipe(name)
-    if not os.access(FOLDER, os.W_OK):
-        raise ValueError(f"the results are kept in {FOLDER}, which cannot be written")
+    made, folder = recipe(name), Path.cwd() if name in LONG else FOLDER
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"the results are kept in {folder}, which cannot be written")
+    for needed in made.data:
+        import_module("labkit.data.download").fetch(needed)  # only who downloads pays for the import
     table = sweep.run(made.study, made.grid, made.seeds, batched=made.batched, **options)
     packages = {package: import_module(package).__version__.split("+")[0] for package in ("numpy", "torch")}
     meta = {
@@ -119,7 +130,7 @@ def remake(name: str, **options: Any) -> Path:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "versions": {"labkit": labkit.__version__, "python": platform.python_version(), **packages},
     }
-    path = FOLDER / f"{name}.npz"
+    path = folder / f"{name}.npz"
     table.save(path)
     meta["sha256"] = _checksum(path)
     path.with_suffix(".json").write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")

@@ -25,10 +25,12 @@ USUAL |= {"statistics": "batch", "matched": False}
 BATCH_NORM_KAPPAS = [0.1, 0.3, 1.0, 3.0, 10.0]
 BATCH_NORM_SHOTS, BATCH_NORM_RATE = 3, 0.005
 REMADE = 3  # seeds
-# Of averages over what is remade: weights 1e-6 apart at the start end as nets whose numbers differ by sd s, and three
-# nets, at n = 3, move a mean by 3·s/√3. Measured s: accuracy .03, PR and ENSD .4, CKA .02, steps 2, loss 6e-4.
-LOOSE = {"accuracy": 0.06, "pr_before": 0.8, "pr_after": 0.8, "ensd": 0.8, "cka": 0.05, "steps": 5, "loss": 1e-3}
-LOOSE |= {"pretraining_steps": 60, "pretraining_loss": 1e-3, "pretraining_accuracy": 0.03}
+# Weights 1e-6 apart before pretraining end as nets whose numbers differ by sd s: accuracy .03, PR and ENSD .37, CKA
+# .015, steps 1.2 and 10, loss .0016. An average over three nets may be off by 3·s/√3.
+LOOSE = {"accuracy": 0.06, "pr_before": 0.7, "pr_after": 0.7, "ensd": 0.7, "cka": 0.03, "steps": 3, "loss": 0.003}
+LOOSE |= {"pretraining_steps": 20, "pretraining_loss": 0.003, "pretraining_accuracy": 0.03, "stem_norm": 0.002}
+# From scratch, in a hundred steps, they stay .001 apart in accuracy and .003 in PR.
+TIGHT = {"accuracy": 0.01, "pr_before": 1e-3, "pr_after": 0.02, "ensd": 0.02, "cka": 0.005, "loss": 1e-4}
 
 
 def transfer(
@@ -200,7 +202,7 @@ def scratch_recipe() -> Recipe:
     grid = {"kappa": KAPPAS, "weight_scale": [1.0], "task": list(TASKS), "n": SHOTS}
     grid |= {"centered": [False, True]}
     part = {"kappa": 1.0, "task": "subset", "n": 3}
-    return Recipe(scratch, grid, seeds, part, 12 * seeds, LOOSE, REMADE, chaotic=True)
+    return Recipe(scratch, grid, seeds, part, 6 * seeds, TIGHT, REMADE)
 
 
 def batch_norm_recipe() -> Recipe:

@@ -108,7 +108,7 @@ def pretrain(
     >>> old.phase.steps, old.phase.reached.any()
     (tensor([2, 2]), tensor(False))
     """
-    require_whole(0, max_steps=max_steps)
+    require_whole(0, max_steps=max_steps, **{f"seeds[{i}]": seed for i, seed in enumerate(seeds)})
     params = net.init(28, streams(seeds, WEIGHTS), dtype=dtype)
     kappa, weight_scale = (_each(n, v, params) for n, v in (("kappa", kappa), ("weight_scale", weight_scale)))
     if net.norm:

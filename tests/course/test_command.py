@@ -10,7 +10,7 @@ import labkit
 from labkit.compute import Finding
 from labkit.course.build import build, text
 from labkit.course.command import Refusal, first_panel, main
-from labkit.results import RECIPES
+from labkit.results import LONG, RECIPES
 from tests.course.test_lint import good
 
 PANEL = """
@@ -173,7 +173,7 @@ def test_sweep_refuses_in_one_sentence(elsewhere, capsys, words, sentence):
 
 
 def test_sweep_without_a_name_lists_what_there_is(capsys):
-    assert main(["sweep"]) == 0 and capsys.readouterr().out.split() == list(RECIPES)
+    assert main(["sweep"]) == 0 and capsys.readouterr().out.split() == [*RECIPES, *LONG]
 
 
 def test_a_stopped_sweep_says_in_one_line_that_it_goes_on(elsewhere, monkeypatch, capsys):

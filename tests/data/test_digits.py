@@ -213,8 +213,8 @@ REFUSED = {
     r"dtype must be a floating one, got torch.int64": lambda: load(dtype=torch.int64),
     r"device must name a device of this computer such as cpu or cuda, got 'nowhere'": lambda: load("nowhere"),
     r"generator must be a torch.Generator, got None": lambda: few_shot(tagged([2]), 1, None),
-    r"generator must be a torch.Generator, got 0: use": lambda: split(tagged([2]), 1, 0),
-    r"must be a torch.Generator, got None: use compute.generator": lambda: noisy(tagged([2]), None),
+    r"generator must be a torch.Generator, got 0: labkit.compute": lambda: split(tagged([2]), 1, 0),
+    r"must be a torch.Generator, got None: labkit.compute.generator": lambda: noisy(tagged([2]), None),
 }
 
 

@@ -212,6 +212,7 @@ BAD = {
     "kappa": (lambda old: pretrain(0.0, 1.0, [0]), "kappa must be positive and finite"),
     "kappas": (lambda old: pretrain([1.0, 2.0], 1.0, [0]), "kappa must be a number or one for each of 1 seeds"),
     "weight_scale": (lambda old: pretrain(1.0, -1.0, [0]), "weight_scale must be positive and finite, got -1"),
+    "seeds": (lambda old: pretrain(1.0, 1.0, [0, 0.5]), r"seeds\[1\] must be a whole number, got 0.5"),
     "no seeds": (lambda old: pretrain(1.0, 1.0, []), "got none"),
     "task": (lambda old: finetune(old, "flip", 3), "task must be one of subset, new, shift, got 'flip'"),
     "n": (lambda old: finetune(old, "subset", 0), "n_per_class must be an integer in"),
