@@ -467,12 +467,12 @@ def paired(ax, key, differences, colors, unit=1.0, digits=1, first=0, every=1):
         text(ax, f"{key} {row} words", high, height + 0.16, words, color=color, ha="right", va="bottom", weight="bold")
 
 
-def effect_axes(figure, stops, label, rows, low, high):
-    """The setup of :func:`effect`: accuracy over ``stops``, and ``rows`` of differences."""
+def effect_axes(figure, stops, label, rows, low, high, control="from scratch"):
+    """The setup of :func:`effect`: accuracy over ``stops``, ``rows`` of differences, and how the control is called."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
     stop_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)).xaxis, stops)
-    corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), ("◆ from scratch", PINK))
-    names = [*rows, *(f"scratch, {row}" for row in rows)]
+    corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), (f"◆ {control}", PINK))
+    names = [*rows, *(f"{control}, {row}" for row in rows)]
     paired_axes(right, names, low, high, "Differences, seed by seed", "points of accuracy")
 
 
