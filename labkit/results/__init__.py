@@ -33,11 +33,11 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "insert_or_train": "labkit.results.insert_or_train:recipe",
     "relu_bridge": "labkit.results.relu_bridge:recipe",
     "relu_norms": "labkit.results.relu_bridge:norms_recipe",
-    "signal_and_noise": "labkit.results.signal_and_noise:recipe",
-    "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
     "digits_transfer": "labkit.results.digits_transfer:recipe",
     "digits_scratch": "labkit.results.digits_transfer:scratch_recipe",
     "digits_batch_norm": "labkit.results.digits_transfer:batch_norm_recipe",
+    "signal_and_noise": "labkit.results.signal_and_noise:recipe",
+    "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
 }
 LONG = {  # the same, for a GPU and many hours: not shipped; `remake` writes it to the current folder
     "image_transfer": "labkit.results.image_transfer:recipe",

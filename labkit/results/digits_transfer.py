@@ -100,6 +100,7 @@ def _rows(
     lr: float = FINETUNING["lr"],
     **pretraining,
 ) -> dict[str, np.ndarray]:
+    """The rows in any order: a net is pretrained once, all seeds of a scale as one stack, and kept for all its rows."""
     found: dict[str, np.ndarray] = {}
     for scales in sorted(set(zip(kappa.tolist(), weight_scale.tolist(), strict=True))):
         here = (kappa == scales[0]) & (weight_scale == scales[1])
