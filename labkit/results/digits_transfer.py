@@ -161,14 +161,38 @@ class Grid:
         """
         return self.values[name][self.place(**setting)]
 
-    def gains(self, **setting: object) -> np.ndarray:
+    def overall(self, name: str, **setting: object) -> np.ndarray:
+        """A result averaged over all settings with the values given, seed by seed: (kappa, seed).
+
+        >>> from labkit.results import load
+        >>> grid = arrays(load("digits_transfer").table)
+        >>> grid.overall("accuracy", task="new", weight_scale=3.0).shape
+        (3, 12)
+        """
+        others = [axis for axis in list(self.axes)[:-2] if axis not in setting]
+        part = self.values[name][self.place(**dict.fromkeys(others) | setting)]
+        return part.mean(tuple(range(part.ndim - 2)))
+
+    def gains(self, average: bool = False, **setting: object) -> np.ndarray:
         """Accuracy at a κ minus that at the next larger one, seed by seed: (kappa − 1, seed). > 0: smaller is better.
+
+        ``average``: `overall` settings that are not given, else at the `USUAL` ones.
 
         >>> from labkit.results import load
         >>> arrays(load("digits_scratch").table).gains(task="shift").shape
         (2, 12)
         """
-        return -np.diff(self.at("accuracy", **setting), axis=0)
+        return -np.diff((self.overall if average else self.at)("accuracy", **setting), axis=0)
+
+    def change(self, name: str, old: float, new: float, **setting: object) -> np.ndarray:
+        """What accuracy gains, `overall`, when the value of an axis goes from old to new: (kappa, seed).
+
+        >>> from labkit.results import load
+        >>> arrays(load("digits_transfer").table).change("gamma", 1.0, 0.1, task="new").shape
+        (3, 12)
+        """
+        old, new = (self.overall("accuracy", **{name: value}, **setting) for value in (old, new))
+        return new - old
 
 
 def arrays(table: Table) -> Grid:
