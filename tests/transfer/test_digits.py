@@ -173,6 +173,18 @@ def test_matched_norms_undo_kappa(normed):
 
 
 @pytest.mark.parametrize("statistics", digits.STATISTICS)
+def test_matched_norms_leave_the_function_as_it_was(statistics):
+    old = pretrain([0.3, 10.0], 1.0, [0, 0], net=SMALL_BATCH_NORM, max_steps=5, **DOUBLE)
+    new, x = with_matched_norms(old), data.pretraining(0, **DOUBLE)[0].x[:50]
+    before, after = (
+        SMALL_BATCH_NORM.forward(it.phase.params, x, it.statistics if statistics == "frozen" else None)
+        for it in (old, new)
+    )
+    assert ((after - before).norm(dim=(1, 2)) <= 0.02 * before.norm(dim=(1, 2))).all()
+    assert (new.phase.params["stem"].flatten(1).norm(dim=1) / old.phase.params["stem"].flatten(1).norm(dim=1))[1] < 0.2
+
+
+@pytest.mark.parametrize("statistics", digits.STATISTICS)
 def test_what_is_tested_uses_the_chosen_statistics(normed, statistics):
     new = finetune(normed, "subset", 3, lr=0.005, max_steps=3, statistics=statistics)
     train, test = data.finetuning("subset", 3, seed=digits.SHOTS, **DOUBLE)
