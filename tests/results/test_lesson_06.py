@@ -7,7 +7,9 @@ from labkit import plots
 from labkit.results import digits_transfer, load
 
 SHIPPED = load("digits_transfer")
-GRID, CONTROL = (digits_transfer.arrays(load(name).table) for name in ("digits_transfer", "digits_scratch"))
+GRID, CONTROL, NORMED = (
+    digits_transfer.arrays(load(f"digits_{name}").table) for name in ("transfer", "scratch", "batch_norm")
+)
 PLAIN, CENTERED = {"centered": False}, {"centered": True}
 
 
@@ -124,6 +126,18 @@ def test_claim_4_the_signature_with_hardly_any_gain():
         assert sign((after / before)[2] - (after / before)[0]) == 1 and (shared / after).mean(1).min() > 0.9, task
     gain = GRID.gains(True, **CENTERED)[0]
     assert 0 < gain.mean() < 0.015
+
+
+def test_batch_norm_leaves_the_effect_of_kappa_where_fine_tuning_has_matched_rates():
+    lost = []  # at κ = 10 against 1
+    for matched in (False, True):
+        found = NORMED.overall("accuracy", centered=True, matched=matched)
+        assert sign(found[0] - found[4]) == sign(found[2] - found[4]) == 1
+        lost.append(round(100 * (found[2] - found[4]).mean()))
+    assert lost == [9, 7]
+    assert sign(NORMED.change("matched", False, True, **CENTERED)[0]) == 1  # it even helps a small κ
+    small, drawn = NORMED.overall("stem_norm", matched=False)[0], 0.1 * NORMED.overall("stem_norm", matched=True)[0]
+    assert (small > 3 * drawn).all()  # pretraining forgets that the stem was small
 
 
 def test_pretraining_does_not_help_on_shift():
