@@ -89,6 +89,21 @@ class Grid(NamedTuple):
     axes: dict[str, np.ndarray]
     values: dict[str, np.ndarray]
 
+    def at(self, name: str, **places: float | str) -> np.ndarray:
+        """A result at these values of some axes, over the axes that are left, in their order.
+
+        >>> from labkit.results import load
+        >>> arrays(load("relu_bridge").table).at("error", c=0.3, gamma=0.3, n=80, task="new", source="reset").shape
+        (5, 10)
+        """
+        index = [slice(None)] * len(self.axes)
+        for axis, value in places.items():
+            stops = self.axes[axis].tolist() if axis in self.axes else []
+            if value not in stops:
+                raise ValueError(f"{axis} must be one of {stops or list(self.axes)}, got {value!r}")
+            index[list(self.axes).index(axis)] = stops.index(value)
+        return self.values[name][tuple(index)]
+
 
 def arrays(table: Table) -> Grid:
     """A table of `bridge` or `norms` with an axis for each argument (one-valued ``dim`` left out), seed last.

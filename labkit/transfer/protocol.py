@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -210,3 +211,17 @@ def error_bar(values: Tensor) -> ErrorBar:
     mean = kept.sum(-1) / seeds
     spread = torch.where(there, values - mean[..., None], 0).square().sum(-1) / (seeds - 1)
     return ErrorBar(mean, (spread / seeds).sqrt(), seeds, (~there).sum(-1))
+
+
+def told(values: Tensor | np.ndarray, digits: int = 3) -> str:
+    """Mean ± standard error of paired differences (seed,), signed; "(n.s.)" below two standard errors.
+
+    nan where a net diverged: left out, and said. Raises as `error_bar`.
+
+    >>> told(torch.tensor([-0.011, -0.013, -0.012])), told(torch.tensor([0.1, -0.1, 0.12, torch.nan]))
+    ('−0.012 ± 0.001', '+0.040 ± 0.070 (n.s., 1 diverged)')
+    """
+    mean, se, _, diverged = error_bar(torch.as_tensor(values))
+    notes = ["n.s."] * bool(mean.abs() < 2 * se) + [f"{diverged} diverged"] * bool(diverged)
+    words = f"{mean:+.{digits}f} ± {se:.{digits}f}" + (f" ({', '.join(notes)})" if notes else "")
+    return words.replace("-", "−")

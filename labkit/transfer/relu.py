@@ -311,10 +311,12 @@ def pretrain(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
     progress: bool = False,
+    share: float = SHARE,
 ) -> Pretrained:
     """Nets at scales c and λ (numbers or one per seed), each with teacher and sample of its seed, to the same loss.
 
-    float32 reaches the losses asked for. The same seed has the same teacher, sample and directions for every c and λ.
+    ``share``: as for `StableRate`; smaller steps keep the invariant better. float32 reaches the losses asked for. The
+    same seed has the same teacher, sample and directions for every c and λ.
 
     >>> old = pretrain(0.3, -0.9, seeds=range(2), sizes=Sizes(n_pt=50, pt_loss=0.3, pt_steps=200))
     >>> old.phase.reached, old.phase.params["w"].shape
@@ -324,12 +326,19 @@ def pretrain(
     found = teachers(sizes.dim, sizes.units, sizes.ft_units, streams(seeds, TEACHER), **place)
     x = training.normal((sizes.n_pt, sizes.dim), streams(seeds, SAMPLE), **place)
     start = initial(sizes.hidden, sizes.dim, c, lam, streams(seeds, WEIGHTS), **place)
-    phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, progress=progress)
+    phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, progress=progress, share=share)
     return Pretrained(start, phase, drift(phase.params, c, lam), found, tuple(int(seed) for seed in seeds), sizes)
 
 
 def _descend(
-    start: Params, x: Tensor, y: Tensor, stop_loss: float, max_steps: int, center: bool = False, progress: bool = False
+    start: Params,
+    x: Tensor,
+    y: Tensor,
+    stop_loss: float,
+    max_steps: int,
+    center: bool = False,
+    progress: bool = False,
+    share: float = SHARE,
 ) -> Phase:
     """`learn` in rounds: nets that have ended leave the stack, the others go on, with their momentum at rest again."""
     nets, taken = torch.arange(len(x), device=x.device), 0
@@ -343,7 +352,7 @@ def _descend(
             now,
             x[nets],
             y[nets],
-            SGD(StableRate(x[nets]), MOMENTUM),
+            SGD(StableRate(x[nets], share=share), MOMENTUM),
             stop_loss,
             min(ROUND, max_steps - taken),
             center={name: value[nets] for name, value in start.items()} if center else None,
@@ -386,6 +395,11 @@ def fine_tune(
     """
     require_whole(1, n=n)
     net = list(range(len(old.seeds)) if net is None else net)
+    if not net:
+        raise ValueError("net must name at least one of the pretrained nets, got none")
+    for place, value in enumerate(net):
+        if value not in range(len(old.seeds)):
+            raise ValueError(f"net[{place}] = {value} must lie in [0, {len(old.seeds) - 1}]")
     task, gamma, source = (_each(value, len(net)) for value in (task, gamma, source))
     for name, values, allowed in (("task", task, TASKS), ("source", source, SOURCES)):
         for value in values:

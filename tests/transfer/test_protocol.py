@@ -1,5 +1,6 @@
 import inspect
 import math
+import re
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from labkit.transfer.protocol import (
     moved,
     new_readout,
     sources,
+    told,
 )
 from tests.transfer.conftest import randn
 
@@ -190,6 +192,17 @@ def test_an_error_bar_needs_three_seeds():
         error_bar(torch.tensor([1.0, torch.inf, 3.0]))
     with pytest.raises(ValueError, match="got a single number"):
         error_bar(torch.tensor(1.0))
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"), [(0.0, r"[+−]0\.\d{3} ± 0\.\d{3} \(n\.s\.\)"), (-9.0, r"−[89]\.\d{3} ± 0\.\d{3}")]
+)
+def test_told_says_what_is_not_seen(offset, words):
+    values = randn(40) + offset
+    assert re.fullmatch(words, told(values)) and told(values.numpy()) == told(values)
+    assert f"{values.std() / 40**0.5:.3f}" in told(values)
+    values[3] = torch.nan
+    assert told(values).endswith("1 diverged)")
 
 
 def test_what_train_refuses_learn_refuses():
