@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from labkit import compute
-from labkit.data.images import Images, few_shot, split, subset
+from labkit.data.images import Images, few_shot, require_floating, split, subset
 from labkit.validate import require_generator
 
 N_PRETRAINING = 1000  # images 0–999
@@ -32,8 +32,7 @@ def load(device: torch.device | str | None = None, dtype: torch.dtype | None = N
 
     device = compute.valid_device(device or compute.device())
     dtype = dtype or compute.dtype(device)
-    if not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a floating one, got {dtype}")
+    require_floating(dtype)
     data = load_digits()
     x = torch.tensor(data.images, dtype=torch.float64, device="cpu")[:, None]
     y = torch.tensor(data.target, dtype=torch.int64, device="cpu")

@@ -68,7 +68,7 @@ def folder() -> Path:
 
 def require_name(name: str) -> None:
     """Refuse what is not the name of a data set: ValueError."""
-    if name not in FILES:
+    if not isinstance(name, str) or name not in FILES:
         raise ValueError(f"the data set must be one of {', '.join(FILES)}, got {name!r}")
 
 

@@ -44,8 +44,7 @@ def from_pixels(
     tensor([1., 1., 1., 1.])
     """
     device, dtype = compute.valid_device(device or compute.device()), dtype or torch.float32
-    if not dtype.is_floating_point:
-        raise TypeError(f"dtype must be a floating one, got {dtype}")
+    require_floating(dtype)
     if not len(pixels) == len(labels) > 0:
         raise ValueError(f"pixels and labels must be equally many, and some, got {len(pixels)} and {len(labels)}")
     if not 0 <= labels.min() <= labels.max() < len(names):
@@ -64,11 +63,13 @@ def subset(images: Images, classes: Sequence[int | str]) -> Images:
     tensor([0, 1, 2])
     """
     known = {name: number for number, name in enumerate(images.names)}
-    numbers = [known.get(c, c) if isinstance(c, str) else c.item() if hasattr(c, "item") else c for c in classes]
+    listed = hasattr(classes, "__iter__") and not isinstance(classes, str)
+    classes = list(classes) if listed else classes
+    numbers = [known.get(c) if isinstance(c, str) else _index(c) for c in classes] if listed else []
     if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(images.n_classes)):
-        allowed = f"different numbers from 0 to {images.n_classes - 1}"
+        allowed = f"a list of different numbers from 0 to {images.n_classes - 1}"
         allowed += f" or names such as {images.names[0]!r}" if known else ""
-        raise ValueError(f"classes must be {allowed}, got {list(classes)}")
+        raise ValueError(f"classes must be {allowed}, got {classes}")
     same = images.y[:, None] == torch.tensor(numbers, device=images.y.device)  # (n, class)
     kept = same.any(1)
     names = tuple(images.names[number] for number in numbers) if known else ()
@@ -111,6 +112,20 @@ def _order(images: Images, generator: torch.Generator) -> Tensor:
     return torch.randperm(len(images), generator=generator, device="cpu").to(images.y.device)
 
 
+def require_floating(dtype: torch.dtype) -> None:
+    """Refuse what is not a floating torch.dtype: TypeError."""
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise TypeError(f"dtype must be a floating one such as torch.float32, got {dtype!r}")
+
+
+def _index(value: object) -> int | None:
+    """A whole number of any kind, or None."""
+    value = value.item() if hasattr(value, "item") else value
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _require_some(name: str, n: int, available: int, what: str) -> None:
-    if not hasattr(n, "__index__") or not 1 <= n < available:
+    if available < 2:
+        raise ValueError(f"there must be two {what} at least, one for each part, got {available}")
+    if isinstance(n, bool) or not hasattr(n, "__index__") or not 1 <= n < available:
         raise ValueError(f"{name} must be an integer in [1, {available - 1}] ({available} {what}), got {n}")

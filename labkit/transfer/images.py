@@ -75,6 +75,16 @@ class Protocol:
     stack: int = 1
     autocast: torch.dtype | None = None
 
+    def __post_init__(self) -> None:
+        counts = ("n_per_class", "batch", "epochs", "few_steps", "stack")
+        require_whole(1, **{name: getattr(self, name) for name in counts})
+        for name in ("rates", "few_rates"):
+            rates = getattr(self, name)
+            if not rates or not all(0 < rate < math.inf for rate in rates):
+                raise ValueError(f"{name} must be one number or more, all positive and finite, got {rates}")
+        if not self.net.norm:
+            raise ValueError(f"net must have norm='batch', got {self.net}")
+
     def network(self, norm: str) -> ResNet:
         """The net; for "none" without a norm, its second convolutions and shortcuts at .7 of He's scale."""
         return replace(self.net, norm=None, branch_std=0.7) if norm == "none" else self.net
@@ -110,7 +120,9 @@ def protocol() -> Protocol:
 
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
-    """One generator a seed, another one for each purpose."""
+    """One generator a seed, another one for each purpose. TypeError or ValueError for a seed that is no number >= 0."""
+    for seed in seeds:
+        require_whole(0, seed=seed)
     return training.generators([10 * int(seed) + 400_000 + purpose for seed in seeds])
 
 
@@ -180,6 +192,7 @@ def pretrain(
     scales, seed, data, device and labkit's source. It is written as a whole or not at all, and recomputed when damaged.
     Raises MemoryError when a batch does not fit, with the one that does; OSError on a full disk.
     """
+    _require_one_of("norm", norm, ("batch", *NORMS))
     store, net = Cache.open(pretrain, home() / "pretrained"), rules.network(norm)
     content = [file.md5 for file in download.FILES["cifar100"]]
     named = {"rules": rules, "without a norm": norm == "none", "data": content, "seed": int(seed)}

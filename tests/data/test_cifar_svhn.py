@@ -176,11 +176,32 @@ REFUSED = {
     r"name must be one of cifar10, cifar100, got 'svhn'": lambda: cifar.load("svhn"),
     r"part must be one of train, test, got 'validation'": lambda: data.load("cifar10", "validation"),
     r"part must be one of train, test, got 'extra'": lambda: data.load("svhn", "extra"),
-    r"dtype must be a floating one, got torch.uint8": lambda: data.load("svhn", dtype=torch.uint8),
+    r"dtype must be a floating one such as torch.float32, got torch.uint8": lambda: data.load(
+        "svhn", dtype=torch.uint8
+    ),
     r"device must name a device of this computer such as cpu": lambda: data.load("cifar10", device="nowhere"),
     r"0 to 99 or names such as 'kind0', got \['ape'\]": lambda: subset(data.load("cifar100"), ["ape"]),
-    r"classes must be different .*, got \['kind1', 1\]": lambda: subset(data.load("cifar100"), ["kind1", 1]),
-    r"classes must be different .*, got \[100\]": lambda: subset(data.load("cifar100"), [100]),
+    r"classes must be .*, got \['kind1', 1\]": lambda: subset(data.load("cifar100"), ["kind1", 1]),
+    r"classes must be .*, got \[100\]": lambda: subset(data.load("cifar100"), [100]),
+    r"classes must be a list of different numbers from 0 to 99 or names such as 'kind0', got kind1": lambda: subset(
+        data.load("cifar100"), "kind1"
+    ),
+    r"classes must be .*, got \[\[1\]\]": lambda: subset(data.load("cifar100"), [[1]]),
+    r"classes must be .*, got \[True, False\]": lambda: subset(data.load("cifar100"), [True, False]),
+    r"classes must be .*, got \[1.0\]": lambda: subset(data.load("cifar100"), [1.0]),
+    r"classes must be .*, got \[None\]": lambda: subset(data.load("cifar100"), [None]),
+    r"classes must be .*, got 3": lambda: subset(data.load("cifar100"), 3),
+    r"the data set must be one of .*, got \['svhn'\]": lambda: data.load(["svhn"]),
+    r"dtype must be a floating one such as torch.float32, got 'float'": lambda: data.load("svhn", dtype="float"),
+    r"n_per_class must be an integer in .*, got True": lambda: few_shot(
+        data.load("cifar100"), True, compute.generator(0)
+    ),
+    r"there must be two images of class 0 at least, one for each part, got 1": lambda: few_shot(
+        data.load("cifar100", "test"), 1, compute.generator(0)
+    ),
+    r"there must be two images at least, one for each part, got 0": lambda: split(
+        data.load("svhn")[:0], 1, compute.generator(0)
+    ),
     r"labels must lie in \[0, 1\], got 0 to 2": lambda: from_pixels(PIXELS[:3], np.arange(3), "ab"),
     r"equally many, and some, got 32 and 3": lambda: from_pixels(PIXELS, np.arange(3), "abc"),
     r"equally many, and some, got 0 and 0": lambda: from_pixels(PIXELS[:0], np.arange(0), "abc"),

@@ -385,6 +385,28 @@ def test_bad_input_is_refused_before_anything_is_trained(monkeypatch, settings, 
         run(**settings)
 
 
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (lambda: replace(TINY, rates=()), r"rates must be one number or more, all positive and finite, got \(\)"),
+        (lambda: replace(TINY, few_rates=(0.1, 0.0)), r"few_rates must be one .*, got \(0.1, 0.0\)"),
+        (lambda: replace(TINY, n_per_class=0), "n_per_class must be >= 1, got 0"),
+        (lambda: replace(TINY, stack=0), "stack must be >= 1, got 0"),
+        (lambda: replace(TINY, batch=1.5), "batch must be a whole number, got 1.5"),
+        (lambda: replace(TINY, net=TINY.network("none")), "net must have norm='batch', got ResNet"),
+        (lambda: shots(TINY, "svhn", 10, 0.5), "seed must be a whole number, got 0.5"),
+        (lambda: shots(TINY, "svhn", 10, -1), "seed must be >= 0, got -1"),
+        (
+            lambda: pretrain(TINY, "layer", [(1.0, 1.0)], 0),
+            "norm must be one of batch, frozen, train, none, got 'layer'",
+        ),
+    ],
+)
+def test_bad_rules_and_seeds_are_refused_in_a_sentence(call, sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        call()
+
+
 def test_without_data_one_sentence_says_so(monkeypatch):
     monkeypatch.setenv("LABKIT_DATA_URL", "http://127.0.0.1:1")
     with pytest.raises(DataError, match="or stay with labkit.data.digits"):
