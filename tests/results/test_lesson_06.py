@@ -35,6 +35,18 @@ def test_a_setting_is_found_in_the_table():
     assert np.allclose(np.sort(GRID.gains()[0]), np.sort(small["accuracy"] - balanced["accuracy"]))
 
 
+def test_averages_are_over_all_that_is_not_given():
+    chosen = SHIPPED.table.select(task="new", weight_scale=3.0)
+    for k, kappa in enumerate(GRID.axes["kappa"]):
+        rows = chosen.select(kappa=kappa)
+        means = [rows["accuracy"][rows["seed"] == seed].mean() for seed in GRID.axes["seed"]]
+        assert np.allclose(GRID.overall("accuracy", task="new", weight_scale=3.0)[k], means)
+    both = [GRID.overall("accuracy", task="new", weight_scale=value) for value in (0.3, 3.0)]
+    assert np.allclose(GRID.change("weight_scale", 0.3, 3.0, task="new"), both[1] - both[0])
+    assert np.allclose(GRID.gains(True, task="new", weight_scale=3.0), both[1][:-1] - both[1][1:])
+    assert np.allclose(GRID.gains(task="shift", n=10), -np.diff(GRID.at("accuracy", task="shift", n=10), axis=0))
+
+
 @pytest.mark.parametrize(
     "setting, sentence",
     [
