@@ -107,8 +107,8 @@ def fourier_power(embedding: Tensor, modulus: int) -> Tensor:
     classes = torch.arange(modulus, device=embedding.device)
     member = (residue == classes[:, None]).to(embedding)  # (M, V)
     means = (member / member.sum(1, keepdim=True)) @ embedding  # (..., M, d)
-    angle = (2 * torch.pi / modulus) * (classes[1 : modulus // 2 + 1, None] * classes % modulus)
-    power = sum((wave.to(embedding) @ means).square().sum(-1) for wave in (angle.cos(), angle.sin()))
+    angle = (2 * torch.pi / modulus) * (classes[1 : modulus // 2 + 1, None] * classes % modulus).to(embedding)
+    power = sum((wave @ means).square().sum(-1) for wave in (angle.cos(), angle.sin()))
     alone = classes[1 : modulus // 2 + 1] * 2 == modulus  # k = M − k: a pair of one
     return power * (2 - alone.to(embedding)) / modulus
 
