@@ -123,7 +123,8 @@ def power_share(power: Tensor, frequencies: Sequence[int]) -> Tensor:
     places = [k - 1 for k in frequencies]
     if not all(0 <= place < power.shape[-1] for place in places):
         raise ValueError(f"frequencies must lie in 1 … {power.shape[-1]}, got {list(frequencies)}")
-    return power[..., places].sum(-1) / power.sum(-1)
+    chosen = torch.tensor(places, dtype=torch.int64, device=power.device)
+    return power.index_select(-1, chosen).sum(-1) / power.sum(-1)
 
 
 def require_modulus(modulus: int, vocabulary: int) -> None:
