@@ -12,9 +12,10 @@ a ``place``:
 
 A seed draws the same weights, the same training pairs and the same new unembedding whatever κ, place and fraction, so
 that differences are paired. `arrays` makes of a table what a notebook wants, `live` is a run now. On the profile "full"
-the net has two layers and norms, and moduli are between 59 and 113: made for a GPU.
+the net has two layers and norms, 113 tokens and N = 77: made for a GPU.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -69,7 +70,7 @@ QUICK = Setup(pretraining=100, fine_tuning=50)
 FULL = Setup(
     Transformer(vocabulary=113, width=128, hidden=512, layers=2, norm=True),
     modulus=77,  # 7·11
-    moduli=(77, 11, 91, 59),  # 91 = 7·13
+    moduli=(77, 11, 91, 113),  # 91 = 7·13
     fraction=0.4,
     pretraining=4000,
     fine_tuning=2000,
@@ -152,27 +153,27 @@ def pretraining(kappa: np.ndarray, first: np.ndarray, seed: np.ndarray) -> dict[
 
 
 def fine_tuning(
-    first: np.ndarray, kappa: np.ndarray, modulus: np.ndarray, fraction: np.ndarray, seed: np.ndarray
+    modulus: np.ndarray, kappa: np.ndarray, fraction: np.ndarray, first: np.ndarray, seed: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Fine-tuning of the nets ``first + seed``: the columns of `_summary`. Each net is pretrained once in a call."""
-    return controls(np.full(len(seed), PLACES[0]), first, kappa, modulus, fraction, seed)
+    return controls(np.full(len(seed), PLACES[0]), modulus, kappa, fraction, first, seed)
 
 
 def controls(
     place: np.ndarray,
-    first: np.ndarray,
-    kappa: np.ndarray,
     modulus: np.ndarray,
+    kappa: np.ndarray,
     fraction: np.ndarray,
+    first: np.ndarray,
     seed: np.ndarray,
 ) -> dict[str, np.ndarray]:
     """`fine_tuning` with κ at any of the `PLACES`."""
     how, found, bodies = setup(), {}, {}
-    cells = list(zip(*(part.tolist() for part in (place, first, kappa, modulus, fraction)), strict=True))
+    cells = list(zip(*(part.tolist() for part in (place, modulus, kappa, fraction)), strict=True))
     for cell in dict.fromkeys(cells):
         rows = np.array([row for row, its in enumerate(cells) if its == cell])
-        where, group, scale, to, share = cell
-        seeds = (group + seed[rows]).tolist()
+        where, to, scale, share = cell
+        seeds = (first + seed)[rows].tolist()
         early = 1.0 if where == "fine-tuning only" else scale
         key = where == "scratch", early, tuple(seeds)
         if key not in bodies:
@@ -192,7 +193,7 @@ def _arrays(columns: dict[str, Tensor]) -> dict[str, np.ndarray]:
 
 # --- What a notebook wants of the tables, and one run now ---------------------------------------------------------
 
-AXES = ("place", "kappa", "modulus", "fraction", "seed")
+AXES = ("place", "modulus", "kappa", "fraction", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,11 +261,11 @@ def arrays(table: Table, how: Setup = STANDARD) -> Grid:
 
 
 def runs(place: str = "pretraining") -> Grid:
-    """The shipped fine-tunings with κ at one of the `PLACES`: axes kappa, modulus, fraction, seed.
+    """The shipped fine-tunings with κ at one of the `PLACES`: axes modulus, kappa, fraction, seed.
 
     >>> grid = runs()
-    >>> grid.at("accuracy", modulus=21, kappa=1).shape, runs("scratch").at("curve", modulus=5).shape
-    ((2, 16), (5, 2, 8, 21))
+    >>> grid.at("accuracy", modulus=21).shape, runs("scratch").at("curve", modulus=5, kappa=1).shape
+    ((5, 2, 16), (2, 8, 21))
     """
     if place not in PLACES:
         raise ValueError(f"place must be one of {', '.join(PLACES)}, got {place!r}")
@@ -343,24 +344,28 @@ TOLERANCES = {
 
 def pretraining_recipe() -> Recipe:
     grid = {"kappa": KAPPAS, "first": _groups(quick=1, standard=4)}
-    return Recipe(pretraining, grid, GROUP, {"kappa": 0.3, "first": 0}, GROUP, TOLERANCES)
+    return Recipe(pretraining, grid, GROUP, {"kappa": 0.3, "first": 0}, _rows(grid, "first"), TOLERANCES)
 
 
 def fine_tuning_recipe() -> Recipe:
     moduli = setup().moduli
-    grid = {"first": _groups(quick=1, standard=4), "kappa": KAPPAS, "modulus": moduli, "fraction": FRACTIONS}
-    remake = {"first": 0, "kappa": 1.0, "modulus": moduli[1], "fraction": FRACTIONS[0]}
-    return Recipe(fine_tuning, grid, GROUP, remake, GROUP * len(moduli) * len(FRACTIONS), TOLERANCES)
+    grid = {"modulus": moduli, "kappa": KAPPAS, "fraction": FRACTIONS, "first": _groups(quick=1, standard=4)}
+    remake = {"modulus": moduli[1], "kappa": 1.0, "fraction": FRACTIONS[0], "first": 0}
+    return Recipe(fine_tuning, grid, GROUP, remake, _rows(grid, *grid), TOLERANCES)
 
 
 def controls_recipe() -> Recipe:
     moduli = setup().moduli[1:]
-    grid = {"place": PLACES[1:], "first": _groups(quick=1, standard=2)}
-    grid |= {"kappa": KAPPAS, "modulus": moduli, "fraction": FRACTIONS}
-    remake = {"place": "scratch", "first": 0, "kappa": 1.0, "modulus": moduli[0], "fraction": FRACTIONS[0]}
-    rows = GROUP * len(KAPPAS) * len(moduli) * len(FRACTIONS)  # a net of κ = 1 is pretrained once for all
-    return Recipe(controls, grid, GROUP, remake, rows, TOLERANCES)
+    grid = {"place": PLACES[1:], "modulus": moduli, "kappa": KAPPAS, "fraction": FRACTIONS}
+    grid["first"] = _groups(quick=1, standard=2)
+    remake = {"place": "scratch", "modulus": moduli[0], "kappa": 1.0, "fraction": FRACTIONS[0], "first": 0}
+    return Recipe(controls, grid, GROUP, remake, _rows(grid, *grid), TOLERANCES)
 
 
 def _groups(quick: int, standard: int) -> list[int]:
     return [GROUP * group for group in range(compute.pick(quick=quick, standard=standard, full=standard))]
+
+
+def _rows(grid: dict[str, Sequence], *names: str) -> int:
+    """Of one call: all values of these arguments, so that a net is pretrained once for all of them."""
+    return GROUP * math.prod(len(grid[name]) for name in names)
