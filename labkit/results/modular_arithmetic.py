@@ -1,4 +1,4 @@
-"""Pretraining to add mod 15, fine-tuning to add mod 15, 5, 21 or 7, by the balancedness κ: lesson 07.
+"""Pretraining to add mod 15, fine-tuning to add mod 15, 5, 21 or 7, at several ratios κ of early to late: lesson 07.
 
 Three tables of the same nets (`Setup`): `modular_pretraining` has accuracy against step and the spectrum of what was
 kept, `modular_arithmetic` every fine-tuning of them, and `modular_controls` two others, of half of the seeds. κ acts at
