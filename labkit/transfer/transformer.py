@@ -4,9 +4,9 @@ The sequence is (a, b, =) and the answer is read at "=". Each layer, without bia
 
     z ← z + W_O Σ_heads softmax_j(q·k_j/√d_h) v_j,    z ← z + W_out relu(W_in z),    logits = U z
 
-with z = E_token + P_position at first. In the last layer only "=" asks, and where a layer reads tokens no pair has
-touched yet, q, k and v depend on token and position only: they are computed for the 2V + 1 of them and then looked up,
-so that a pair of the one-layer net costs W_O and the MLP (theory: derived here).
+with z = E_token + P_position at first. In the last layer only "=" asks. In the first layer q, k and v depend on token
+and place only, not on the pair; with one layer exp(q·k)·v and exp(q·k) are therefore computed for the 2V + 1 of them,
+looked up and added, so that a pair costs two look-ups, W_O and the MLP.
 
 Without norm, (E, P)×κ, (W_Q, W_K)/κ, U/κ leaves the function as it is: the stream is κ times as large, scores and
 logits are the same. So do (W_Q, W_K), (W_V, W_O) and (W_in, W_out) ×(κ, 1/κ). With each symmetry goes a quantity that
@@ -112,6 +112,7 @@ class Transformer:
         normed = self._normed(z)
         q = linear(normed[:, -1:], params["query.0"]) / math.sqrt(heads[1])
         scores = (linear(normed, params["key.0"]) * q).unflatten(2, heads).sum(3)  # (net, 2V + 1, head)
+        # of all tokens, not of a pair: a score 88 below the largest would be lost in float32, which would be told as nan
         weight = (scores - scores.detach().amax(1, keepdim=True)).exp()
         weighted = weight[..., None] * linear(normed, params["value.0"]).unflatten(2, heads)
         # Σ_j w_j v_j and Σ_j w_j are sums of a number of the first token, one of the second and one of "="
