@@ -112,7 +112,7 @@ class Transformer:
         normed = self._normed(z)
         q = linear(normed[:, -1:], params["query.0"]) / math.sqrt(heads[1])
         scores = (linear(normed, params["key.0"]) * q).unflatten(2, heads).sum(3)  # (net, 2V + 1, head)
-        # of all tokens, not of a pair: a score 88 below the largest would be lost in float32, which would be told as nan
+        # the largest of all tokens, not of the pair: scores 88 below it are lost in float32, and would be told as nan
         weight = (scores - scores.detach().amax(1, keepdim=True)).exp()
         weighted = weight[..., None] * linear(normed, params["value.0"]).unflatten(2, heads)
         # Σ_j w_j v_j and Σ_j w_j are sums of a number of the first token, one of the second and one of "="
