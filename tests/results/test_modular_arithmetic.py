@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from labkit import compute, sweep
+from labkit import compute, sweep, training
 from labkit.results import load, modular_arithmetic
 from labkit.results.modular_arithmetic import FULL, KAPPAS, PLACES, STANDARD, arrays, live, runs, share
 from labkit.sweep import Table
@@ -117,6 +117,14 @@ def test_a_value_that_is_not_there_is_refused(old):
 def test_shares_are_those_of_the_common_frequencies():
     kept = np.arange(7.0)  # k = 1 … 7 of 15
     assert [share(kept, m) for m in (15, 5, 21, 7)] == [21, 2 + 5, 4, 0]
+
+
+def test_the_spectrum_of_a_net_that_diverged_is_nan():
+    net = Transformer(vocabulary=6, width=8, hidden=8)
+    params = net.initial(3, training.generators(range(2)))
+    params["embed"][1, 2, 3] = float("inf")
+    found = modular_arithmetic.spectrum(net, params, 5)
+    assert found[0].sum().item() == pytest.approx(1) and found[1].isnan().all()
 
 
 # ---- a run now, other sizes, other devices

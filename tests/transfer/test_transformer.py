@@ -99,6 +99,16 @@ def test_forward_and_gradient_are_those_of_torch_nn(shape):
                 torch.testing.assert_close(grad[i], theirs[name], rtol=1e-8, atol=1e-12, msg=name)
 
 
+def test_scores_far_apart_are_no_nan():
+    """Training at κ = 10 gets there: a pair whose scores lie 1000 below those of another pair has a softmax as well."""
+    net, params = drawn(SHAPES[0])
+    params = params | {"query.0": 3000 * params["query.0"]}
+    out = net(params, PAIRS)
+    for i in range(3):
+        torch.testing.assert_close(out[i], Single(params, i, SHAPES[0])(PAIRS), rtol=1e-8, atol=1e-10)
+    assert net({name: value.float() for name, value in params.items()}, PAIRS).isfinite().all()
+
+
 def test_features_are_what_the_unembedding_reads():
     net, params = drawn(SHAPES[0])
     features = net.features(params, PAIRS)
