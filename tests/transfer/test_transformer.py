@@ -179,6 +179,21 @@ def test_a_net_that_diverges_is_told():
     assert run.diverged.tolist() == [False, True]
 
 
+def test_a_net_that_diverged_before_is_told_and_the_others_go_on():
+    net = Transformer(vocabulary=V, width=8, hidden=16)
+    params = net.initial(M, training.generators(range(2)))
+    broken = {name: value.clone() for name, value in params.items()}
+    broken["key.0"][1, 2, 3] = torch.nan
+    one, two = (
+        learn(net, start, M, 0.5, training.generators(range(2)), 10, record_every=5) for start in (params, broken)
+    )
+    assert two.diverged.tolist() == [False, True] and two.accuracy[:, 1].isnan().all() and two.loss[1].isnan()
+    torch.testing.assert_close(one.accuracy[:, 0], two.accuracy[:, 0])
+    for name, value in two.params.items():
+        torch.testing.assert_close(value[0], one.params[name][0])
+        assert value[1].isnan().all()
+
+
 # ---- rescalings
 
 KAPPA = torch.tensor([0.1, 0.7, 10.0], dtype=torch.float64)
