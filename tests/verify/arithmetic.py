@@ -4,11 +4,11 @@
 remakes a part of each. Nets and seeds of the notes are others, so that means are compared within both errors; a
 verdict (an order, a winner) stands as 1 for "it holds".
 
-What does not reproduce is no claim. Mod 21, κ = 10 is not worse than κ = 1 here: -.03 ± .12 (fraction .2) and +.03 ± .09
-(.3) over 16 paired seeds, against -.31 and -.29 in the notes; at fraction .2 it reaches .58 ± .09, in the notes .29 ± .03.
-And the share of mod 3 is not quite without a say in mod 21: over the 80 nets Spearman's rho is .29 (the five nets of a
-seed are not independent), in the notes .04 over 40. PR after pretraining does not rise with κ (5.3, 4.9, 4.2, 4.7, 4.8).
-Shares of mod 5 below .1 are common here (29 of 80 nets), in the notes 2 of 40.
+What does not reproduce is no claim. Mod 21, κ = 10 is not worse than κ = 1 here: -.03 ± .12 (fraction .2) and
++.03 ± .09 (.3) over 16 paired seeds, against -.31 and -.29 in the notes; at fraction .2 it reaches .58 ± .09, in the
+notes .29 ± .03. And the share of mod 3 is not quite without a say in mod 21: over the 80 nets Spearman's rho is .29
+(the five nets of a seed are not independent), in the notes .04 over 40. PR after pretraining does not rise with κ: 5.3,
+4.9, 4.2, 4.7, 4.8. Shares of mod 5 below .1 are common here, 29 of 80 nets, in the notes 2 of 40.
 """
 
 import numpy as np
