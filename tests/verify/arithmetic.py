@@ -8,7 +8,8 @@ What does not reproduce is no claim. Mod 21, κ = 10 is not worse than κ = 1 he
 +.03 ± .09 (.3) over 16 paired seeds, against -.31 and -.29 in the notes; at fraction .2 it reaches .58 ± .09, in the
 notes .29 ± .03. And the share of mod 3 is not quite without a say in mod 21: over the 80 nets Spearman's rho is .29
 (the five nets of a seed are not independent), in the notes .04 over 40. PR after pretraining does not rise with κ: 5.3,
-4.9, 4.2, 4.7, 4.8. Shares of mod 5 below .1 are common here, 29 of 80 nets, in the notes 2 of 40.
+4.9, 4.2, 4.7, 4.8. Shares of mod 5 below .1 are common here, 29 of 80 nets, in the notes 2 of 40; these nets reach .42 ± .03
+mod 5, and four of the 18 with a share of .1 to .3 stay below .8, in the notes none of 8.
 """
 
 import numpy as np
@@ -64,13 +65,10 @@ def claims():
             yield Claim(f"… minus that of κ = 1, κ = {kappa:g}", ours, a - b, se, np.hypot(da, db))
     low, middle, high = banded(new)
     yield Claim("nets with a mod-5 share < .1: at least 5", float(len(low) >= 5), 1)
-    yield Claim("… their accuracy mod 5 (notes: .29 and .23)", *interleave(mean(low), (0.26, 0.03)))
+    yield Claim("… none of them is as good as any with a share above .3", float(low.max() < high.min()), 1)
+    yield Claim("… and half are below .5 (notes: .29 and .23)", float(np.median(low) < 0.5), 1)
     yield Claim("share .1 to .3: median accuracy (notes: .82 to 1)", np.median(middle), 0.95, tolerance=0.07)
     yield Claim("share above .3: median accuracy (notes: ≥ .99)", np.median(high), 1.0, tolerance=0.01)
     kept = share(new.at("kept", modulus=5, fraction=0.2)[..., 0, :], 5).ravel()
     p = spearmanr(kept, new.at("accuracy", modulus=5, fraction=0.2).ravel()).pvalue
     yield Claim("the share of mod 5 predicts mod 5 (p < .05)", float(p < 0.05), 1)
-
-
-def interleave(ours, note):
-    return ours[0], note[0], ours[1], note[1]
