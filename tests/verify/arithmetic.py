@@ -8,8 +8,8 @@ What does not reproduce is no claim. Mod 21, κ = 10 is not worse than κ = 1 he
 +.03 ± .09 (.3) over 16 paired seeds, against -.31 and -.29 in the notes; at fraction .2 it reaches .58 ± .09, in the
 notes .29 ± .03. And the share of mod 3 is not quite without a say in mod 21: over the 80 nets Spearman's rho is .29
 (the five nets of a seed are not independent), in the notes .04 over 40. PR after pretraining does not rise with κ: 5.3,
-4.9, 4.2, 4.7, 4.8. Shares of mod 5 below .1 are common here, 29 of 80 nets, in the notes 2 of 40; these nets reach .42 ± .03
-mod 5, and four of the 18 with a share of .1 to .3 stay below .8, in the notes none of 8.
+4.9, 4.2, 4.7, 4.8. Shares of mod 5 below .1 are common here, 29 of 80 nets, in the notes 2 of 40; these nets reach
+.42 ± .03 mod 5, and four of the 18 with a share of .1 to .3 stay below .8, in the notes none of 8.
 """
 
 import numpy as np
