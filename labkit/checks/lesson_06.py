@@ -179,7 +179,8 @@ def left_over(answer) -> str:
     ]
     slips = [{}, {}, {"z: divide by seeds - 1 in the variance: these are samples.": z * (seeds / (seeds - 1)) ** 0.5}]
     places = {f"mean accuracy {name}": value[..., 0].mean(-1) for name, value in inputs.items()}
-    compare_parts(values, zip(truth, named, slips, strict=True), **places)
+    names = "effect", "noise", "z"
+    compare_parts(values, dict(zip(names, zip(truth, named, slips, strict=True), strict=True)), **places)
     return "effect − noise is what is left; whether it is there at all, only z can say."
 
 
@@ -303,7 +304,8 @@ def matched(answer) -> str:
             "decay: the rate has grown by kappa², so the decay falls by kappa².": decay * kappa,
         },
     ]
-    compare_parts(values, zip(truth, named, ({}, {}, {}), strict=True), **inputs)
+    parts = zip(truth, named, ({}, {}, {}), strict=True)
+    compare_parts(values, dict(zip(("sgd", "adam", "decay"), parts, strict=True)), **inputs)
     return "With these, nets at all κ are the same function after every step: κ was a learning rate in disguise."
 
 
@@ -396,7 +398,8 @@ def reading(answer) -> str:
         },
     ]
     places = {"PR_before": before, "PR_after": after, "ENSD": shared}
-    compare_parts(values, zip(truth, named, ({}, {}, {}), strict=True), **places)
+    parts = zip(truth, named, ({}, {}, {}), strict=True)
+    compare_parts(values, dict(zip(("compression", "kept", "code"), parts, strict=True)), **places)
     return "Lost dimensions, and how many of those left are old ones: two numbers that tell three stories apart."
 
 
