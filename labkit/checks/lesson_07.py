@@ -5,8 +5,10 @@ import math
 import torch
 from torch import Tensor
 
+from labkit import training
 from labkit.checks.attempt import as_tensor, call, close, compare, compare_parts, pair, seeded, uniform
 from labkit.checks.verdict import Exercise, Wrong
+from labkit.transfer.transformer import Transformer
 
 PRETRAINED = 15  # the modulus of the lesson
 
@@ -129,32 +131,15 @@ def task(answer) -> str:
 
 # ---- 07.2
 
-POWERS = {  # of kappa, by which each weight is multiplied
-    "embed": 1,
-    "position": 1,
-    "query": -1,
-    "key": -1,
-    "value": 0,
-    "out": 0,
-    "mlp_in": 0,
-    "mlp_out": 0,
-    "unembed": -1,
-}
-SHAPES = {
-    "embed": (30, 8),
-    "position": (3, 8),
-    **dict.fromkeys(("query", "key", "value", "out"), (8, 8)),
-    "mlp_in": (16, 8),
-    "mlp_out": (8, 16),
-    "unembed": (21, 8),
-}
+POWERS = {"embed": 1, "position": 1, "query.0": -1, "key.0": -1, "value.0": 0, "output.0": 0, "in.0": 0, "out.0": 0}
+POWERS["unembed"] = -1  # of kappa, by which each weight is multiplied
 
 
 def rescaled(answer) -> str:
     """rescale(params, kappa) -> a new dict: E, P times kappa, W_Q, W_K, U divided by it."""
-    generator, found = seeded(72), []
+    found = []
     for kappa in (0.3, 2.5):
-        params = {name: uniform(generator, -1, 1, 2, *shape) for name, shape in SHAPES.items()}
+        params = Transformer().initial(21, training.generators([7, 72]), device="cpu", dtype=torch.float64)
         given = {name: value.clone() for name, value in params.items()}
         returned = call(answer, params=given, kappa=kappa)
         if not isinstance(returned, dict):
@@ -202,23 +187,23 @@ def _judge_powers(powers: dict[str, float]) -> None:
         )
     if stream == 0:
         raise Wrong("The embedding has not changed: it is what kappa multiplies.")
-    bilinear = powers["query"] + powers["key"]
+    bilinear = powers["query.0"] + powers["key.0"]
     if bilinear == 0:
         raise Wrong(
             "Scores are products of a query and a key, each made of the stream: they grow by kappa squared, and "
             "attention changes. Divide query and key.",
-            0.5 if powers | {"query": -1, "key": -1} == POWERS else 0.0,
+            0.5 if powers | {"query.0": -1, "key.0": -1} == POWERS else 0.0,
         )
     if bilinear == -stream:
         raise Wrong(
             "Scores grow by kappa twice, once through the query and once through the key: divide both.",
-            0.5 if powers | {"query": -1, "key": -1} == POWERS else 0.0,
+            0.5 if powers | {"query.0": -1, "key.0": -1} == POWERS else 0.0,
         )
     if bilinear == -4 * stream:
         raise Wrong("You divide query and key by kappa squared each: together they undo kappa squared.", 0.5)
     if bilinear != -2 * stream:
         raise Wrong("Scores no longer are what they were: query times key has to lose kappa squared.")
-    for first, second in (("value", "out"), ("mlp_in", "mlp_out")):
+    for first, second in (("value.0", "output.0"), ("in.0", "out.0")):
         branch = powers[first] + powers[second]
         if branch != 0:
             raise Wrong(
@@ -236,7 +221,7 @@ def _judge_powers(powers: dict[str, float]) -> None:
         raise Wrong("The logits are no longer what they were: unembed has to undo the kappa of the stream, once.")
     if stream != 1:
         raise Wrong(f"The function is preserved, but the embedding is multiplied by kappa^{stream:g}, not kappa.", 0.5)
-    if powers["query"] != powers["key"]:
+    if powers["query.0"] != powers["key.0"]:
         raise Wrong("The function is preserved; share the factor evenly: query and key by 1/kappa each.", 0.5)
     raise Wrong("The function is preserved, but value and out, or the MLP, were to stay as they are.", 0.5)
 
@@ -345,7 +330,7 @@ def curves(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     accuracy = 0.07 + (top - 0.07) * rise
     dips = (uniform(generator, 0, 1, *accuracy.shape) < 0.08) & (rise > 0.97)
     accuracy = torch.where(dips, 0.7 * accuracy, accuracy)
-    accuracy[1:4, :4] = LEVEL * (steps >= 300)  # exactly at the level: reached
+    accuracy[1:4, :4] = LEVEL * (steps >= 300).double()  # exactly at the level: reached
     return steps, accuracy.clamp(max=1)
 
 

@@ -37,12 +37,13 @@ def common_primes(n, m):
     return sum(n % p == 0 and m % p == 0 for p in range(2, 61) if all(p % q for q in range(2, p)))
 
 
-RULE = {"embed": 1, "position": 1, "query": -1, "key": -1, "unembed": -1}
+RULE = {"embed": 1, "position": 1, "query.0": -1, "key.0": -1, "unembed": -1}
 
 
 def scale(**powers):
     """07.2: every weight times a power of kappa; the right ones where nothing is said."""
-    powers = RULE | powers
+    of = {"query": "query.0", "key": "key.0", "value": "value.0", "output": "output.0", "mlp_in": "in.0", "mlp_out": "out.0"}
+    powers = RULE | {of.get(name, name): power for name, power in powers.items()}
     return lambda params, kappa: {name: value * kappa ** powers.get(name, 0) for name, value in params.items()}
 
 
@@ -146,7 +147,7 @@ def where_it_stays(steps, accuracy):
 
 RIGHT = {
     "07.1": [table(), table(count=by_projection), by_loop, lambda *a: [np.asarray(x) for x in table()(*a)]],
-    "07.2": [scale(), scale(value=0, out=0, mlp_in=0, mlp_out=0)],
+    "07.2": [scale(), scale(value=0, output=0, mlp_in=0, mlp_out=0)],
     "07.3": [share(), by_waves, share(ks=(3, 6), finish=lambda part, total: 2 * part / total)],
     "07.4": [reading(), in_tensors, lambda *a: torch.stack(reading()(*a))],
 }
@@ -192,18 +193,18 @@ WRONG = {
         ("divide both", 1.5, scale(key=0)),
         ("kappa squared each", 1.5, scale(query=-2, key=-2)),
         ("Scores no longer are", 0, scale(query=1, key=-4)),
-        ("value and out make a branch", 1.5, scale(value=-1)),
-        ("mlp_in and mlp_out make a branch", 1.5, scale(mlp_in=-1)),
+        ("value.0 and output.0 make a branch", 1.5, scale(value=-1)),
+        ("in.0 and out.0 make a branch", 1.5, scale(mlp_in=-1)),
         ("off by kappa. Divide unembed", 1.5, scale(unembed=0)),
         ("do not multiply", 1.5, scale(unembed=1)),
         ("unembed has to undo", 0, scale(unembed=-2)),
         ("multiplied by kappa^2", 1.5, scale(embed=2, position=2, query=-2, key=-2, unembed=-2)),
         ("share the factor evenly", 1.5, scale(query=-2, key=0)),
-        ("were to stay as they are", 1.5, scale(value=1, out=-1)),
+        ("were to stay as they are", 1.5, scale(value=1, output=-1)),
         ("handed in", 1.5, in_place),
         ("another power of kappa when kappa is above 1", 0, only_small),
         ("multiply the whole tensor", 0, partly),
-        ("lacks 'value'", 0, lambda params, kappa: {k: params[k] for k in RULE}),
+        ("lacks 'value.0'", 0, lambda params, kappa: {k: params[k] for k in RULE}),
         ("must return a dict", 0, lambda params, kappa: params["embed"] * kappa),
     ],
     "07.3": [
