@@ -35,6 +35,7 @@ _ROOMS = (
     "spectra",
     "sweep",
     "training",
+    "transfer",
 )
 
 __all__ = [*_HOME, *_ROOMS]

@@ -60,7 +60,7 @@ def participation_ratio(z: Tensor, center: bool = True) -> Tensor:
     >>> participation_ratio(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(2.)
     """
-    return participation(gram(_admit_spread(z, center), center=False))
+    return participation(gram(spread(z, center), center=False))
 
 
 def participation(cov: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ def data_effective_rank(z: Tensor, center: bool = True) -> Tensor:
     >>> data_effective_rank(torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
     tensor(1.2500)
     """
-    s = torch.linalg.svdvals(_admit_spread(z, center))  # descending
+    s = torch.linalg.svdvals(spread(z, center))  # descending
     return (s / s[..., :1]).square().sum(-1)
 
 
@@ -153,12 +153,18 @@ def _centered(z: Tensor) -> Tensor:
     return z - z.mean(-2, keepdim=True)
 
 
-def _admit_spread(z: Tensor, center: bool) -> Tensor:
-    """z scaled and centered, after a check that its rows are not all equal to rounding."""
-    z = _scaled(_admit_data(z))
+def spread(z: Tensor, center: bool = True, name: str = "z") -> Tensor:
+    """Data (..., n, dim) scaled to a largest entry of 1 and centered, so that what is asked of it has an answer.
+
+    Raises ValueError as `gram` does, and when all rows are equal to rounding; ``name`` is what the error calls it.
+
+    >>> spread(torch.tensor([[2.0], [4.0]]))
+    tensor([[-0.2500], [ 0.2500]])
+    """
+    z = _scaled(_admit_data(z, name))
     z = _centered(z) if center else z
     variance, rounding = z.square().sum((-2, -1)).detach() / z.shape[-2], 8 * torch.finfo(z.dtype).eps
-    refuse("variance of z", variance, variance > z.shape[-1] * rounding**2, "must be > 0: all rows are equal")
+    refuse(f"variance of {name}", variance, variance > z.shape[-1] * rounding**2, "must be > 0: all rows are equal")
     return z
 
 
@@ -230,12 +236,12 @@ def krylov_eigenpairs(
     return Eigenpairs(values[:wanted], vectors)
 
 
-def _admit_data(z: Tensor) -> Tensor:
-    (z,) = as_tensors(z=z)
-    _refuse_half(z=z)
+def _admit_data(z: Tensor, name: str = "z") -> Tensor:
+    (z,) = as_tensors(**{name: z})
+    _refuse_half(**{name: z})
     if z.dim() < 2 or 0 in z.shape:
-        raise ValueError(f"z must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
-    require_finite(z=z)
+        raise ValueError(f"{name} must be (..., n, dim) with rows as samples, and not empty, got {tuple(z.shape)}")
+    require_finite(**{name: z})
     return z
 
 

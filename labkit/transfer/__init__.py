@@ -1,0 +1,11 @@
+"""Pretraining and fine-tuning in nonlinear networks: what of the solvable theory survives, and which controls it takes.
+
+==================  ===================================================================================================
+``representation``  how many dimensions two sets of features share: effective number, CKA, and the version in unit space
+``protocol``        pretrain to a loss, draw the readout anew, fine-tune to a loss; the controls reset and scratch
+``relu``            two layers of ReLU and an orthonormal teacher: the bridge from the diagonal network
+==================  ===================================================================================================
+
+The question is that of Anguita, Locatello, Saxe, Mondelli, Mancini, Lippl and Domine 2026, arXiv 2602.20062. Their code
+for nonlinear networks was not at hand: sizes, rates, losses and controls here are our choice.
+"""
