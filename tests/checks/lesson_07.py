@@ -42,7 +42,14 @@ RULE = {"embed": 1, "position": 1, "query.0": -1, "key.0": -1, "unembed": -1}
 
 def scale(**powers):
     """07.2: every weight times a power of kappa; the right ones where nothing is said."""
-    of = {"query": "query.0", "key": "key.0", "value": "value.0", "output": "output.0", "mlp_in": "in.0", "mlp_out": "out.0"}
+    of = {
+        "query": "query.0",
+        "key": "key.0",
+        "value": "value.0",
+        "output": "output.0",
+        "mlp_in": "in.0",
+        "mlp_out": "out.0",
+    }
     powers = RULE | {of.get(name, name): power for name, power in powers.items()}
     return lambda params, kappa: {name: value * kappa ** powers.get(name, 0) for name, value in params.items()}
 
