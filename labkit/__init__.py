@@ -15,6 +15,7 @@ _HOME = {
     "Panel": "panel",
     "Slider": "panel",
     "LogSlider": "panel",
+    "GridSlider": "panel",
     "Choice": "panel",
     "Challenge": "panel",
     "Prediction": "panel",

@@ -210,6 +210,25 @@ class LogSlider(Slider):
         return int(np.argmin(np.abs(np.log(np.maximum(gaps, tiny)) - np.log(max(value - self.offset, tiny)))))
 
 
+class GridSlider(Slider):
+    """A slider with exactly these stops, rising and equally far apart on the page: the values of a shipped grid.
+
+    A number typed into the box goes to the stop nearest to it.
+    """
+
+    def __init__(self, name, stops, value, *, label=None, help="", answer=LIVE):
+        stops = list(stops)
+        if len(stops) < 2 or stops != sorted(set(stops)):
+            raise ValueError(f"{name}: a grid slider needs two or more rising stops, got {stops}")
+        self._build(name, stops, value, label, help, answer)
+
+    def refuse(self, value):
+        Control.refuse(self, value)
+
+    def _move(self, value):
+        super()._move(self.stops[self._nearest(value)])
+
+
 class Choice(Control):
     """Buttons, one of which is chosen: options is a list of words, or a dict words -> value."""
 

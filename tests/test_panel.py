@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from labkit import plots
-from labkit.panel import Challenge, Choice, LogSlider, Panel, Prediction, Slider
+from labkit.panel import Challenge, Choice, GridSlider, LogSlider, Panel, Prediction, Slider
 
 
 def setup(figure):
@@ -78,6 +78,18 @@ def test_a_whole_log_slider_has_whole_stops_and_rounds_what_is_typed():
     assert zero.stops[:3] == [0, 1, 2] and isinstance(zero.value, int)
 
 
+@pytest.mark.parametrize(("stops", "typed", "kept"), [([-0.99, 0, 0.9], "0.4", 0), ([40, 80], "75.5", 80)])
+def test_a_grid_slider_has_no_value_between_its_stops(stops, typed, kept):
+    slider = GridSlider("k", stops, stops[-1])
+    for index, stop in enumerate(stops):
+        slider._handle.value = index
+        assert slider.value == stop and slider._handle.value == index
+    slider._box.value = typed
+    assert slider.value == kept and type(slider.value) is type(stops[0]) and slider._box.value == str(kept)
+    with pytest.raises(ValueError, match="must be one of"):
+        slider.refuse((stops[0] + stops[1]) / 2)
+
+
 def test_slider_handle_box_and_value_follow_each_other():
     slider = LogSlider("c", 1e-3, 10, 1e-1)
     slider._handle.value = 0
@@ -106,6 +118,9 @@ def test_typed_values_are_kept_in_range_or_put_back(typed, kept):
         lambda: Slider("n", 1, 5, 9),
         lambda: Slider("n", 1, 5, "x"),
         lambda: LogSlider("c", 0, 1, 0.5),
+        lambda: GridSlider("c", [3], 3),
+        lambda: GridSlider("c", [0.3, 0.03], 0.3),
+        lambda: GridSlider("c", [0.03, 0.3], 0.1),
         lambda: Slider("n", 1, 5, 3, answer="later"),
         lambda: Choice("k", ["a", "b"], "z"),
         lambda: Prediction("?", ["a", "b"], "z", "because"),
