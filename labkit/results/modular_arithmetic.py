@@ -11,22 +11,24 @@ mod 5 and mod 21, to see whether what was kept decides. κ acts at a ``place``:
 ======================  ===============================================================================================
 
 A seed draws the same weights, the same training pairs and the same new unembedding whatever κ, place and fraction, so
-that differences are paired. `by_seed` and `arrays` make of the tables what a notebook wants. On the profile "full" the
-net has two layers and norms, and moduli are between 59 and 113: made for a GPU.
+that differences are paired. `arrays` makes of a table what a notebook wants, `live` is a run now. On the profile "full"
+the net has two layers and norms, and moduli are between 59 and 113: made for a GPU.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from tqdm.auto import tqdm
 
 from labkit import compute
 from labkit.results import Recipe
+from labkit.sweep import Table
 from labkit.training import Params
-from labkit.transfer.arithmetic import addition, fourier_power
+from labkit.transfer.arithmetic import addition, fourier_power, shared_frequencies
 from labkit.transfer.representation import compare
 from labkit.transfer.transformer import (
     NEW_SPLIT,
@@ -37,6 +39,7 @@ from labkit.transfer.transformer import (
     learn,
     rescale,
     start_fine_tuning,
+    steps_to,
     streams,
 )
 
@@ -85,8 +88,8 @@ def initial(kappa: Sequence[float] | np.ndarray, seeds: Sequence[int], how: Setu
     return rescale(start, torch.as_tensor(kappa), norm=how.net.norm)
 
 
-def pretrain(kappa: Sequence[float] | np.ndarray, seeds: Sequence[int], how: Setup, progress: bool = False) -> Learned:
-    """The nets of `initial` learn to add mod N."""
+def pretrain(kappa: Sequence[float] | np.ndarray, seeds: Sequence[int], how: Setup, **options) -> Learned:
+    """The nets of `initial` learn to add mod N; ``options`` go to `learn`."""
     return learn(
         how.net,
         initial(kappa, seeds, how),
@@ -95,20 +98,25 @@ def pretrain(kappa: Sequence[float] | np.ndarray, seeds: Sequence[int], how: Set
         streams(seeds, SPLIT),
         how.pretraining,
         record_every=how.pretraining_record,
-        progress=progress,
+        **options,
     )
 
 
 def fine_tune(
-    body: Params, modulus: int, fraction: float, seeds: Sequence[int], how: Setup, kappa: float | None = None
+    body: Params,
+    modulus: int,
+    fraction: float,
+    seeds: Sequence[int],
+    how: Setup,
+    kappa: float | None = None,
+    **options,
 ) -> Learned:
     """A new unembedding, with ``kappa`` a `rescale` by it; then learn to add mod M."""
     start = start_fine_tuning(body, modulus, seeds)
     if kappa is not None:
         start = rescale(start, kappa, norm=how.net.norm)
-    return learn(
-        how.net, start, modulus, fraction, streams(seeds, NEW_SPLIT), how.fine_tuning, record_every=how.record_every
-    )
+    splits = streams(seeds, NEW_SPLIT)
+    return learn(how.net, start, modulus, fraction, splits, how.fine_tuning, record_every=how.record_every, **options)
 
 
 def spectrum(net: Transformer, params: Params, modulus: int) -> Tensor:
@@ -175,6 +183,128 @@ def fine_tuning(
 def _arrays(columns: dict[str, Tensor]) -> dict[str, np.ndarray]:
     return {name: value.cpu().numpy() for name, value in columns.items()}
 
+
+# --- What a notebook wants of the tables, and one run now ---------------------------------------------------------
+
+AXES = ("place", "kappa", "modulus", "fraction", "seed")
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """A table as arrays with one axis for each of its arguments, then those of the result.
+
+    ``axes``: name -> its values, in the order of the axes of ``values``; ``steps`` (record,) is the last axis of
+    "curve". ``grid.at("curve", modulus=21, kappa=1)`` is a slice by values, the axes that were named being gone.
+    """
+
+    axes: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]
+    steps: np.ndarray
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.values[name]
+
+    def at(self, name: str, **where: float | str) -> np.ndarray:
+        """Raises ValueError for an axis or a value that there is not."""
+        if unknown := set(where) - set(self.axes):
+            raise ValueError(f"there is no axis {', '.join(sorted(unknown))}, only {', '.join(self.axes)}")
+        place = []
+        for axis, stops in self.axes.items():
+            if axis in where and where[axis] not in stops.tolist():
+                raise ValueError(f"{axis} must be one of {', '.join(map(str, stops.tolist()))}, got {where[axis]}")
+            place.append(stops.tolist().index(where[axis]) if axis in where else slice(None))
+        return self.values[name][tuple(place)]
+
+
+def arrays(table: Table, how: Setup = STANDARD) -> Grid:
+    """One of the three tables as a `Grid`; ``how``: the sizes it was made with.
+
+    Results, the first axes left out: "curve" (record,), accuracy on held-out pairs; "accuracy", the last of it; "half",
+    "ninety", the first recorded step with .5 and .9, nan for never; "loss" of training at the end; "norm" (2, 2), of E
+    and U at start and end; "balancedness" (2,), λ_EU at start and end; "spectrum" (2, k), shares of the frequencies
+    k = 1, 2, … of the modulus it learns in the embedding, at start and end, 0 beyond ⌊M/2⌋; "kept" (2, ⌊N/2⌋), the same
+    for the modulus N of pretraining; "pr_before", "pr_after", "ensd", "cka" of the features at "="; "diverged".
+
+    >>> from labkit.results import load
+    >>> grid = arrays(load("modular_arithmetic").table)
+    >>> grid.at("accuracy", place="pretraining", modulus=21).shape  # (kappa, fraction, seed)
+    (5, 2, 16)
+    """
+    columns = dict(table.columns)
+    columns["seed"] = columns["seed"] + columns.pop("first", 0)
+    axes = {name: np.array(list(dict.fromkeys(columns[name].tolist()))) for name in AXES if name in columns}
+    order = {name: {value: i for i, value in enumerate(stops.tolist())} for name, stops in axes.items()}
+    index = tuple(np.array([order[name][value] for value in columns[name].tolist()]) for name in axes)
+    shape, values = tuple(map(len, axes.values())), {}
+    if len(table) != np.prod(shape):
+        raise ValueError(f"table must have one row for each of the {shape} values of {', '.join(axes)}")
+    for name in set(columns) - set(axes):
+        column = columns[name]
+        column = column.astype(float) if column.dtype.kind == "f" else column
+        values[name] = np.empty(shape + column.shape[1:], column.dtype)
+        values[name][index] = column
+    curve, square = values["curve"], values["norm"] ** 2
+    steps = np.linspace(0, how.fine_tuning if "modulus" in axes else how.pretraining, curve.shape[-1])
+    first = torch.as_tensor(np.moveaxis(curve, -1, 0)), torch.as_tensor(steps)
+    values |= {name: steps_to(first[1], first[0], level).numpy() for name, level in (("half", 0.5), ("ninety", 0.9))}
+    values["accuracy"] = curve[..., -1]
+    values["balancedness"] = (square[..., 0] - square[..., 1]) / square.sum(-1)
+    return Grid(axes, values, steps)
+
+
+def share(kept: np.ndarray, modulus: int, pretraining: int = STANDARD.modulus) -> np.ndarray:
+    """The share of the frequencies that N = ``pretraining`` has in common with M in "kept" (..., ⌊N/2⌋): (...).
+
+    >>> float(share(np.array([0.1, 0.0, 0.3, 0.0, 0.4, 0.2, 0.0]), 5))  # k = 3 and 6 of 15
+    0.5
+    """
+    return kept[..., [k - 1 for k in shared_frequencies(pretraining, modulus)]].sum(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Live:
+    """A run of now, in float32: ``curve`` (kappa, seed, record) of pretraining at ``steps``, ``kept`` (kappa, seed, k)
+    after it, ``new_curve`` (kappa, seed, record) of fine-tuning at ``new_steps``. One of the shipped nets and the same
+    net here part ways by rounding."""
+
+    kappas: tuple[float, ...]
+    steps: np.ndarray
+    curve: np.ndarray
+    kept: np.ndarray
+    new_steps: np.ndarray
+    new_curve: np.ndarray
+
+
+def live(
+    kappas: Sequence[float] = (0.1, 0.3, 1.0, 3.0),
+    seeds: Sequence[int] = range(4),
+    modulus: int = 21,
+    fraction: float = 0.3,
+    pretraining: int = 600,
+    fine_tuning: int = 400,
+    progress: Callable[[Iterable], Iterable] = tqdm,
+) -> Live:
+    """Pretraining of each κ and seed as one stack, then one fine-tuning. ``progress`` wraps an iterable with a bar.
+
+    >>> live(kappas=[1.0], seeds=[0, 1], pretraining=20, fine_tuning=25, progress=iter).curve.shape
+    (1, 2, 3)
+    """
+    how = replace(STANDARD, pretraining=pretraining, fine_tuning=fine_tuning, dtype=torch.float32)
+    looks = len(range(0, pretraining, how.pretraining_record)) + len(range(0, fine_tuning, how.record_every)) + 2
+    ticks = iter(progress(range(looks)))
+    shape = len(kappas), len(seeds)
+    nets = np.repeat(kappas, shape[1]), [int(seed) for seed in seeds] * shape[0]
+    old = pretrain(*nets, how, tick=lambda: next(ticks, None))
+    new = fine_tune(old.params, modulus, fraction, nets[1], how, tick=lambda: next(ticks, None))
+    next(ticks, None)  # the bar is done
+    kept = spectrum(how.net, old.params, how.modulus)
+    curves = (run.accuracy.T.unflatten(0, shape).cpu().numpy() for run in (old, new))
+    steps = (run.recorded.cpu().numpy() for run in (old, new))
+    (curve, new_curve), (at, new_at) = curves, steps
+    return Live(tuple(kappas), at, curve, kept.unflatten(0, shape).cpu().numpy(), new_at, new_curve)
+
+
+# --- Recipes -------------------------------------------------------------------------------------------------------
 
 TOLERANCES = {
     "curve": 2e-3,  # half precision

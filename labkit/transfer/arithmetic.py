@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from labkit import compute
-from labkit.validate import as_tensors, require_finite, require_whole
+from labkit.validate import as_tensors, refuse, require_finite, require_whole
 
 
 def addition(modulus: int, vocabulary: int = 30, device: torch.device | str | None = None) -> tuple[Tensor, Tensor]:
@@ -54,17 +54,26 @@ def split(n: int, fraction: float, generators: Sequence[torch.Generator]) -> tup
     return order[:, :size], order[:, size:]
 
 
-def shared_characters(first: int, second: int) -> int:
+def shared_characters(first: int | Tensor, second: int | Tensor) -> int | Tensor:
     """How many of the M − 1 nontrivial characters of Z/M are characters of Z/N as well: gcd(N, M) − 1 (derived here).
 
     e^{2πika/M} has period N if and only if kN/M is whole, that is for k a multiple of M/gcd(N, M): gcd of them, one
-    of which is the constant. Symmetric in its arguments. Raises ValueError for a modulus < 2.
+    of which is the constant. Symmetric; integers, or int64 tensors that broadcast. Raises ValueError for a modulus < 2.
 
-    >>> [shared_characters(15, m) for m in (15, 5, 21, 7)]
-    [14, 4, 2, 0]
+    >>> shared_characters(15, torch.tensor([15, 5, 21, 7]))
+    tensor([14, 4, 2, 0])
     """
-    require_whole(2, first=first, second=second)
-    return math.gcd(first, second) - 1
+    for name, value in (("first", first), ("second", second)):
+        if not isinstance(value, Tensor):
+            require_whole(2, **{name: value})
+        elif value.dtype != torch.int64:
+            raise TypeError(f"{name} must be an integer or an int64 tensor, got {value.dtype}")
+        else:
+            refuse(name, value, value >= 2, "must be >= 2")
+    if not isinstance(first, Tensor) and not isinstance(second, Tensor):
+        return math.gcd(first, second) - 1
+    device = first.device if isinstance(first, Tensor) else second.device
+    return torch.gcd(*(torch.as_tensor(value, device=device) for value in (first, second))) - 1
 
 
 def shared_frequencies(first: int, second: int) -> list[int]:

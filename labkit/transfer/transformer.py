@@ -17,7 +17,7 @@ and late layers help? Net, optimizer and all constants are our choice.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -304,12 +304,13 @@ def learn(
     steps: int,
     optimizer: SGD | Adam | None = None,
     record_every: int = 25,
-    progress: bool = False,
+    tick: Callable[[], object] | None = None,
 ) -> Learned:
     """Full-batch training on a share of all pairs, which each net chooses by its generator, tested on the others.
 
     optimizer: by default AdamW with rate `LR`, decay `DECAY` and `BETAS`; ``SGD`` with a small rate conserves `charges`
-    instead. ``params["unembed"]`` has one row for each residue, else ValueError.
+    instead. tick: called at each record, for a bar. ``params["unembed"]`` has one row for each residue, else
+    ValueError.
 
     >>> net = Transformer(vocabulary=6, width=8, hidden=16)
     >>> params = net.initial(5, training.generators(range(2)))
@@ -325,6 +326,8 @@ def learn(
     x, y = pairs[test], labels[test]
 
     def held_out(now: Params) -> Tensor:
+        if tick is not None:
+            tick()
         return 1 - accuracy(net(now, x), y)
 
     run = training.train(
@@ -338,7 +341,6 @@ def learn(
         per_net=True,
         validate=held_out,
         record_every=record_every,
-        progress=progress,
     )
     return Learned(params, run.params, run.recorded, 1 - run.validation, run.loss[-1], run.diverged)
 
