@@ -106,6 +106,13 @@ def lines(ax, key, x, ys, **style):
     return artist
 
 
+def seed_curves(ax, key, x, ys, color=INK, **style):
+    """Curves of all seeds over one x (points,), ys (seed, points): each of them pale, their median strong."""
+    pale = 1 - 0.4 * (1 - np.array(mpl.colors.to_rgb(color)))
+    lines(ax, f"{key} each", x, ys, colors=[pale], linewidths=1)
+    return line(ax, f"{key} median", x, np.median(numbers(ys), axis=0), color=color, **style)
+
+
 def spans(ax, key, y, edges, colors, **style):
     """Horizontal bars at heights y (rows,), in parts: edges (rows, parts + 1), colors one a part, or (rows, parts)."""
     artist, edges = _find(ax, key), numbers(edges)
@@ -326,6 +333,13 @@ def stems(ax, key, height, positions=None, **style):
     stick = {k: style[k] for k in ("zorder", "alpha") if k in style}
     line(ax, f"{key} sticks", x, y, color=color, linewidth=1.4, **stick)
     return dots(ax, key, positions, height, color=color, **style)
+
+
+def seed_stems(ax, key, positions, heights, color=INK):
+    """Coefficients of all seeds, heights (seed, dim), as small dots at positions (dim,), and their means as stems."""
+    each = np.broadcast_to(numbers(positions), np.shape(heights)).ravel()
+    dots(ax, f"{key} each", each, numbers(heights).ravel(), color=color, markersize=3, alpha=0.4)
+    return stems(ax, key, numbers(heights).mean(0), positions, color=color)
 
 
 def curve_and_dots(ax, key, curve, points=None, **style):

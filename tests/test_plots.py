@@ -346,3 +346,19 @@ def test_powers_have_bars_and_say_the_exponent():
     assert {"power of x", "1.00 ± 0.01"} <= {text.get_text() for text in left.texts}
     slopes = [np.diff(np.log(guide.get_ydata())) / np.diff(np.log(guide.get_xdata())) for guide in right.lines]
     np.testing.assert_allclose(slopes, -1)
+
+
+def test_seed_curves_are_all_there_and_their_median_is_strong(ax):
+    curves = np.array([[0.0, 1.0], [0.0, 0.2], [0.0, 0.4]])
+    median = plots.seed_curves(ax, "accuracy", [0, 10], curves, color=plots.BLUE)
+    assert np.array_equal(median.get_ydata(), [0, 0.4]) and median.get_color() == plots.BLUE
+    (each,) = (artist for artist in ax.collections if artist.get_gid() == "accuracy each")
+    assert np.array_equal([segment[:, 1] for segment in each.get_segments()], curves)
+    assert (each.get_colors()[0, :3] > mpl.colors.to_rgb(plots.BLUE)).all()
+
+
+def test_seed_stems_stand_on_the_mean_of_their_seeds(ax):
+    plots.seed_stems(ax, "power", [1, 3], [[0.0, 1.0], [0.5, 0.5]])
+    at = {line.get_gid(): line.get_xydata().tolist() for line in ax.lines}
+    assert at["power"] == [[1, 0.25], [3, 0.75]]
+    assert at["power each"] == [[1, 0], [3, 1], [1, 0.5], [3, 0.5]]
