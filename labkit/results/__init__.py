@@ -35,7 +35,7 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
     "modular_pretraining": "labkit.results.modular_arithmetic:pretraining_recipe",
     "modular_arithmetic": "labkit.results.modular_arithmetic:fine_tuning_recipe",
-    "modular_shares": "labkit.results.modular_arithmetic:shares_recipe",
+    "modular_controls": "labkit.results.modular_arithmetic:controls_recipe",
 }
 
 

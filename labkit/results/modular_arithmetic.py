@@ -1,8 +1,8 @@
 """Pretraining to add mod 15, fine-tuning to add mod 15, 5, 21 or 7, by the balancedness κ: lesson 07.
 
 Three tables of the same nets (`Setup`): `modular_pretraining` has accuracy against step and the spectrum of what was
-kept; `modular_arithmetic` every fine-tuning of them, and two controls; `modular_shares` more nets at κ = 1, fine-tuned
-mod 5 and mod 21, to see whether what was kept decides. κ acts at a ``place``:
+kept, `modular_arithmetic` every fine-tuning of them, and `modular_controls` two others, of half of the seeds. κ acts at
+a ``place``:
 
 ======================  ===============================================================================================
 ``pretraining``         `rescale` by κ before pretraining
@@ -25,7 +25,7 @@ from torch.nn import functional
 from tqdm.auto import tqdm
 
 from labkit import compute
-from labkit.results import Recipe
+from labkit.results import Recipe, load
 from labkit.sweep import Table
 from labkit.training import Params
 from labkit.transfer.arithmetic import addition, fourier_power, shared_frequencies
@@ -152,27 +152,33 @@ def pretraining(kappa: np.ndarray, first: np.ndarray, seed: np.ndarray) -> dict[
 
 
 def fine_tuning(
+    first: np.ndarray, kappa: np.ndarray, modulus: np.ndarray, fraction: np.ndarray, seed: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Fine-tuning of the nets ``first + seed``: the columns of `_summary`. Each net is pretrained once in a call."""
+    return controls(np.full(len(seed), PLACES[0]), first, kappa, modulus, fraction, seed)
+
+
+def controls(
     place: np.ndarray,
+    first: np.ndarray,
     kappa: np.ndarray,
     modulus: np.ndarray,
     fraction: np.ndarray,
     seed: np.ndarray,
-    first: np.ndarray | int = 0,
 ) -> dict[str, np.ndarray]:
-    """Fine-tuning of the nets ``first + seed``: the columns of `_summary`. Each net is pretrained once in a call."""
+    """`fine_tuning` with κ at any of the `PLACES`."""
     how, found, bodies = setup(), {}, {}
-    numbers, early = first + seed, np.where(place == "fine-tuning only", 1.0, kappa)
-    cells = list(zip(place.tolist(), kappa.tolist(), modulus.tolist(), fraction.tolist(), strict=True))
+    cells = list(zip(*(part.tolist() for part in (place, first, kappa, modulus, fraction)), strict=True))
     for cell in dict.fromkeys(cells):
         rows = np.array([row for row, its in enumerate(cells) if its == cell])
-        where, late, to, share = cell
-        seeds = numbers[rows].tolist()
-        key = (where == "scratch", early[rows[0]], tuple(seeds))
+        where, group, scale, to, share = cell
+        seeds = (group + seed[rows]).tolist()
+        early = 1.0 if where == "fine-tuning only" else scale
+        key = where == "scratch", early, tuple(seeds)
         if key not in bodies:
-            begin = early[rows], seeds, how
+            begin = [early] * len(seeds), seeds, how
             bodies[key] = initial(*begin) if where == "scratch" else pretrain(*begin).params
-        again = late if where == "fine-tuning only" else None
-        run = fine_tune(bodies[key], to, share, seeds, how, again)
+        run = fine_tune(bodies[key], to, share, seeds, how, scale if where == "fine-tuning only" else None)
         for name, value in _arrays(_summary(run, how, to)).items():
             if name not in found:
                 found[name] = np.empty((len(seed), *value.shape[1:]), value.dtype)
@@ -225,10 +231,9 @@ def arrays(table: Table, how: Setup = STANDARD) -> Grid:
     k = 1, 2, … of the modulus it learns in the embedding, at start and end, 0 beyond ⌊M/2⌋; "kept" (2, ⌊N/2⌋), the same
     for the modulus N of pretraining; "pr_before", "pr_after", "ensd", "cka" of the features at "="; "diverged".
 
-    >>> from labkit.results import load
-    >>> grid = arrays(load("modular_arithmetic").table)
-    >>> grid.at("accuracy", place="pretraining", modulus=21).shape  # (kappa, fraction, seed)
-    (5, 2, 16)
+    >>> grid = arrays(load("modular_pretraining").table)
+    >>> grid["curve"].shape, grid.at("kept", kappa=3).shape
+    ((5, 16, 101), (16, 2, 7))
     """
     columns = dict(table.columns)
     columns["seed"] = columns["seed"] + columns.pop("first", 0)
@@ -245,11 +250,28 @@ def arrays(table: Table, how: Setup = STANDARD) -> Grid:
         values[name][index] = column
     curve, square = values["curve"], values["norm"] ** 2
     steps = np.linspace(0, how.fine_tuning if "modulus" in axes else how.pretraining, curve.shape[-1])
-    first = torch.as_tensor(np.moveaxis(curve, -1, 0)), torch.as_tensor(steps)
-    values |= {name: steps_to(first[1], first[0], level).numpy() for name, level in (("half", 0.5), ("ninety", 0.9))}
+    over_time = torch.as_tensor(np.moveaxis(curve, -1, 0)), torch.as_tensor(steps)
+    for name, level in (("half", 0.5), ("ninety", 0.9)):
+        values[name] = steps_to(over_time[1], over_time[0], level - 1e-3).numpy()  # .9 is .8999 in half precision
     values["accuracy"] = curve[..., -1]
     values["balancedness"] = (square[..., 0] - square[..., 1]) / square.sum(-1)
+    values.setdefault("kept", values["spectrum"][..., : how.modulus // 2])
     return Grid(axes, values, steps)
+
+
+def runs(place: str = "pretraining") -> Grid:
+    """The shipped fine-tunings with κ at one of the `PLACES`: axes kappa, modulus, fraction, seed.
+
+    >>> grid = runs()
+    >>> grid.at("accuracy", modulus=21, kappa=1).shape, runs("scratch").at("curve", modulus=5).shape
+    ((2, 16), (5, 2, 8, 21))
+    """
+    if place not in PLACES:
+        raise ValueError(f"place must be one of {', '.join(PLACES)}, got {place!r}")
+    if place == PLACES[0]:
+        return arrays(load("modular_arithmetic").table)
+    table = load("modular_controls").table.select(place=place)
+    return arrays(Table({name: column for name, column in table.columns.items() if name != "place"}))
 
 
 def share(kept: np.ndarray, modulus: int, pretraining: int = STANDARD.modulus) -> np.ndarray:
@@ -320,22 +342,25 @@ TOLERANCES = {
 
 
 def pretraining_recipe() -> Recipe:
-    groups = compute.pick(quick=1, standard=4, full=4)
-    grid = {"kappa": KAPPAS, "first": [GROUP * group for group in range(groups)]}
-    return Recipe(pretraining, grid, GROUP, {"kappa": 0.3, "first": 0}, GROUP * groups, TOLERANCES)
+    grid = {"kappa": KAPPAS, "first": _groups(quick=1, standard=4)}
+    return Recipe(pretraining, grid, GROUP, {"kappa": 0.3, "first": 0}, GROUP, TOLERANCES)
 
 
 def fine_tuning_recipe() -> Recipe:
-    seeds, moduli = compute.pick(quick=2, standard=16, full=16), setup().moduli
-    grid = {"place": PLACES, "kappa": KAPPAS, "modulus": moduli, "fraction": FRACTIONS}
-    remake = {"place": "scratch", "kappa": 1.0, "modulus": moduli[1], "fraction": FRACTIONS[0]}
-    rows = seeds * len(KAPPAS) * len(moduli) * len(FRACTIONS)  # of one place: nets are pretrained once
-    return Recipe(fine_tuning, grid, seeds, remake, rows, TOLERANCES)
+    moduli = setup().moduli
+    grid = {"first": _groups(quick=1, standard=4), "kappa": KAPPAS, "modulus": moduli, "fraction": FRACTIONS}
+    remake = {"first": 0, "kappa": 1.0, "modulus": moduli[1], "fraction": FRACTIONS[0]}
+    return Recipe(fine_tuning, grid, GROUP, remake, GROUP * len(moduli) * len(FRACTIONS), TOLERANCES)
 
 
-def shares_recipe() -> Recipe:
-    """The nets of κ = 1, and more of them."""
-    groups, (_, subset, mixed, _) = compute.pick(quick=1, standard=16, full=16), setup().moduli
-    grid = {"place": ["pretraining"], "kappa": [1.0], "first": [GROUP * group for group in range(groups)]}
-    grid |= {"modulus": [subset, mixed], "fraction": [FRACTIONS[0]]}
-    return Recipe(fine_tuning, grid, GROUP, {"first": 0}, 2 * GROUP, TOLERANCES)
+def controls_recipe() -> Recipe:
+    moduli = setup().moduli[1:]
+    grid = {"place": PLACES[1:], "first": _groups(quick=1, standard=2)}
+    grid |= {"kappa": KAPPAS, "modulus": moduli, "fraction": FRACTIONS}
+    remake = {"place": "scratch", "first": 0, "kappa": 1.0, "modulus": moduli[0], "fraction": FRACTIONS[0]}
+    rows = GROUP * len(KAPPAS) * len(moduli) * len(FRACTIONS)  # a net of κ = 1 is pretrained once for all
+    return Recipe(controls, grid, GROUP, remake, rows, TOLERANCES)
+
+
+def _groups(quick: int, standard: int) -> list[int]:
+    return [GROUP * group for group in range(compute.pick(quick=quick, standard=standard, full=standard))]

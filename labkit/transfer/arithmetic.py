@@ -107,8 +107,8 @@ def fourier_power(embedding: Tensor, modulus: int) -> Tensor:
     classes = torch.arange(modulus, device=embedding.device)
     member = (residue == classes[:, None]).to(embedding)  # (M, V)
     means = (member / member.sum(1, keepdim=True)) @ embedding  # (..., M, d)
-    angle = (2 * torch.pi / modulus) * (classes[1 : modulus // 2 + 1, None] * classes % modulus)
-    power = sum((wave.to(embedding) @ means).square().sum(-1) for wave in (angle.cos(), angle.sin()))
+    angle = (2 * torch.pi / modulus) * (classes[1 : modulus // 2 + 1, None] * classes % modulus).to(embedding)
+    power = sum((wave @ means).square().sum(-1) for wave in (angle.cos(), angle.sin()))
     alone = classes[1 : modulus // 2 + 1] * 2 == modulus  # k = M − k: a pair of one
     return power * (2 - alone.to(embedding)) / modulus
 
@@ -123,7 +123,8 @@ def power_share(power: Tensor, frequencies: Sequence[int]) -> Tensor:
     places = [k - 1 for k in frequencies]
     if not all(0 <= place < power.shape[-1] for place in places):
         raise ValueError(f"frequencies must lie in 1 … {power.shape[-1]}, got {list(frequencies)}")
-    return power[..., places].sum(-1) / power.sum(-1)
+    chosen = torch.tensor(places, dtype=torch.int64, device=power.device)
+    return power.index_select(-1, chosen).sum(-1) / power.sum(-1)
 
 
 def require_modulus(modulus: int, vocabulary: int) -> None:

@@ -135,7 +135,8 @@ class Transformer:
         return z[:, :, asking] + _linear(mixed.transpose(2, 3).flatten(3), params[f"output.{layer}"])
 
     def _mlp(self, params: Params, z: Tensor, layer: int) -> Tensor:
-        return z + _linear(_linear(self._normed(z), params[f"in.{layer}"]).relu(), params[f"out.{layer}"])
+        inner = _linear(self._normed(z), params[f"in.{layer}"]).relu_()  # in place: memory is what a step waits for
+        return z + _linear(inner, params[f"out.{layer}"])
 
     def _normed(self, z: Tensor) -> Tensor:
         return functional.layer_norm(z, z.shape[-1:], eps=EPS) if self.norm else z
