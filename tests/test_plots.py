@@ -362,3 +362,16 @@ def test_seed_stems_stand_on_the_mean_of_their_seeds(ax):
     at = {line.get_gid(): line.get_xydata().tolist() for line in ax.lines}
     assert at["power"] == [[1, 0.25], [3, 0.75]]
     assert at["power each"] == [[1, 0], [3, 1], [1, 0.5], [3, 0.5]]
+
+
+def test_a_second_phase_counts_its_steps_from_zero(ax):
+    plots.phases(ax, "accuracy", 1000, 500)
+    assert ax.get_xlim() == (0, 1500) and ax.get_xticks().tolist() == [0, 500, 1000, 1250, 1500]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "500", "1000 | 0", "250", "500"]
+    assert [line.get_xdata() for line in ax.lines] == [[1000, 1000]]
+
+
+def test_bands_stand_at_their_positions_and_may_be_none(ax):
+    artist = plots.bands(ax, "shared", [3, 6], top=0.5)
+    assert np.array_equal(artist.get_xydata(), [[3, 0], [3, 0.5], [3, np.nan], [6, 0], [6, 0.5], [6, np.nan]], True)
+    assert len(plots.bands(ax, "shared", []).get_xydata()) == 0 and artist.get_zorder() == 0
