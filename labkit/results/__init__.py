@@ -31,6 +31,8 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "depth_width_data": "labkit.results.depth_width_data:recipe",
     "deep_failures": "labkit.results.depth_width_data:deep_failures",
     "insert_or_train": "labkit.results.insert_or_train:recipe",
+    "relu_bridge": "labkit.results.relu_bridge:recipe",
+    "relu_norms": "labkit.results.relu_bridge:norms_recipe",
     "signal_and_noise": "labkit.results.signal_and_noise:recipe",
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
     "modular_pretraining": "labkit.results.modular_arithmetic:pretraining_recipe",
@@ -47,6 +49,9 @@ class Recipe:
         study, grid, seeds, batched: as for `labkit.sweep.run`; seeds is their number
         remake: for some arguments the value to which the test restricts the grid
         tolerances: absolute, of each result between what is shipped and remade; 1e-9 when not given
+        remake_seeds: the test remakes the first so many seeds; None: all
+        chaotic: rounding grows during training until a net of another computer, or another version of torch, is
+            another one of its kind: then ``tolerances`` are those of averages over what is remade
     """
 
     study: Callable
@@ -55,6 +60,8 @@ class Recipe:
     remake: Mapping[str, Any]
     batched: bool | int = False
     tolerances: Mapping[str, float] = field(default_factory=dict)
+    remake_seeds: int | None = None
+    chaotic: bool = False
 
 
 @dataclass(frozen=True)

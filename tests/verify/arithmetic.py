@@ -1,0 +1,72 @@
+"""The Transformer on modular addition, section 7 of the theory notes on deep networks, from the shipped tables.
+
+``labkit sweep modular_pretraining`` (and ``modular_arithmetic``, ``modular_controls``) makes them anew; `make test`
+remakes a part of each. Nets and seeds of the notes are others, so that means are compared within both errors; a
+verdict (an order, a winner) stands as 1 for "it holds".
+"""
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from labkit.results import load
+from labkit.results.modular_arithmetic import KAPPAS, arrays, runs, share
+from tests.verify.claim import Claim
+
+MEDIANS = dict(zip(KAPPAS, (112, 125, 200, 400, 650), strict=True))  # steps to 90 %
+MIXED = {  # mod 21: mean and standard error of the notes, 8 seeds
+    0.2: dict(
+        zip(KAPPAS, ((0.527, 0.085), (0.594, 0.091), (0.602, 0.089), (0.410, 0.068), (0.288, 0.034)), strict=True)
+    ),
+    0.3: dict(
+        zip(KAPPAS, ((0.879, 0.061), (0.877, 0.065), (0.877, 0.075), (0.812, 0.071), (0.591, 0.079)), strict=True)
+    ),
+}
+NORMS = dict(zip(KAPPAS, (5.3, 6.0, 8.2, 11.3, 13.4), strict=True))  # of E after pretraining
+BANDS = ((0, 0.1), (0.1, 0.3), (0.3, 1))  # of the mod-5 share
+
+
+def mean(values):
+    return values.mean(), values.std(ddof=1) / np.sqrt(len(values))
+
+
+def banded(grid):
+    """Accuracy mod 5, fraction .2, of the nets of each band of the mod-5 share: all κ."""
+    held = grid.at("accuracy", modulus=5, fraction=0.2).ravel()
+    kept = share(grid.at("kept", modulus=5, fraction=0.2)[..., 0, :], 5).ravel()
+    return [held[(kept >= low) & (kept < high)] for low, high in BANDS]
+
+
+def claims():
+    old, new = arrays(load("modular_pretraining").table), runs()
+    never = np.where(np.isnan(old["ninety"]), np.inf, old["ninety"])  # (kappa, seed)
+    found = dict(zip(KAPPAS, np.median(never, 1), strict=True))
+    for kappa, note in MEDIANS.items():
+        yield Claim(f"median steps to 90 %, κ = {kappa:g}", found[kappa], note, tolerance=0.35 * note)
+    order = max(found[0.1], found[0.3]) < found[1.0] < found[3.0] < found[10.0]
+    yield Claim("… {.1, .3} < 1 < 3 < 10", float(order), 1)
+    for kappa, note in NORMS.items():
+        ours = mean(old.at("norm", kappa=kappa)[:, 1, 0])
+        yield Claim(f"‖E‖ after pretraining, κ = {kappa:g}", ours[0], note, ours[1], tolerance=0.15 * note)
+    for fraction, notes in MIXED.items():
+        held = {kappa: new.at("accuracy", modulus=21, fraction=fraction, kappa=kappa) for kappa in KAPPAS}
+        for kappa, (note, error) in notes.items():
+            ours, se = mean(held[kappa])
+            yield Claim(f"accuracy mod 21, fraction {fraction}, κ = {kappa:g}", ours, note, se, error)
+        for kappa in (0.1, 0.3, 3.0, 10.0):
+            ours, se = mean(held[kappa] - held[1.0])
+            (a, da), (b, db) = notes[kappa], notes[1.0]
+            yield Claim(f"… minus that of κ = 1, κ = {kappa:g}", ours, a - b, se, np.hypot(da, db))
+        yield Claim("… κ = 10 worse than 1 by more than 2 s.e.", float(ours < -2 * se), 1)
+    low, middle, high = banded(new)
+    yield Claim("nets with a mod-5 share < .1: at least 5", float(len(low) >= 5), 1)
+    yield Claim("… their accuracy mod 5 (notes: .29 and .23)", *interleave(mean(low), (0.26, 0.03)))
+    yield Claim("share .1 to .3: median accuracy (notes: .82 to 1)", np.median(middle), 0.95, tolerance=0.07)
+    yield Claim("share above .3: median accuracy (notes: ≥ .99)", np.median(high), 1.0, tolerance=0.01)
+    for modulus, note in ((5, 1), (21, 0)):
+        kept = share(new.at("kept", modulus=modulus, fraction=0.2)[..., 0, :], modulus).ravel()
+        p = spearmanr(kept, new.at("accuracy", modulus=modulus, fraction=0.2).ravel()).pvalue
+        yield Claim(f"the share kept predicts mod {modulus} (p < .05)", float(p < 0.05), note)
+
+
+def interleave(ours, note):
+    return ours[0], note[0], ours[1], note[1]
