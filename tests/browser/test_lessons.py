@@ -16,6 +16,7 @@ LIVE = {  # lesson -> a live control of its first panel
     "02": "lam",
     "03": "lam",
     "04": "alpha_pt",
+    "07": "step",
     "08": "samples_per_dim",
     "09": "samples_per_dim",
     "10": "kept",
