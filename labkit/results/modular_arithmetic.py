@@ -119,9 +119,14 @@ def fine_tune(
 
 
 def spectrum(net: Transformer, params: Params, modulus: int) -> Tensor:
-    """Share of each frequency 1 … ⌊M/2⌋ in the `fourier_power` of the embedding (net, ⌊M/2⌋); sums to 1."""
-    power = fourier_power(params["embed"][:, : net.vocabulary].double(), modulus)
-    return power / power.sum(-1, keepdim=True)
+    """Share of each frequency 1 … ⌊M/2⌋ in the `fourier_power` of the embedding (net, ⌊M/2⌋); sums to 1.
+
+    nan where the embedding is not finite: a net that diverged is a result.
+    """
+    embed = params["embed"][:, : net.vocabulary].double()
+    good = embed.isfinite().all(2).all(1)
+    power = fourier_power(torch.where(good[:, None, None], embed, 0), modulus)
+    return power / power.sum(-1, keepdim=True)  # 0/0
 
 
 def _summary(run: Learned, how: Setup, modulus: int) -> dict[str, Tensor]:

@@ -4,9 +4,9 @@ The sequence is (a, b, =) and the answer is read at "=". Each layer, without bia
 
     z ← z + W_O Σ_heads softmax_j(q·k_j/√d_h) v_j,    z ← z + W_out relu(W_in z),    logits = U z
 
-with z = E_token + P_position at first. In the last layer only "=" asks, and where a layer reads tokens no pair has
-touched yet, q, k and v depend on token and position only: they are computed for the 2V + 1 of them and then looked up,
-so that a pair of the one-layer net costs W_O and the MLP (theory: derived here).
+with z = E_token + P_position at first. In the last layer only "=" asks. In the first layer q, k and v depend on token
+and place only, not on the pair: with one layer q·k and v are computed for the 2V + 1 of them and looked up, so that a
+pair costs its softmax, W_O and the MLP.
 
 Without norm, (E, P)×κ, (W_Q, W_K)/κ, U/κ leaves the function as it is: the stream is κ times as large, scores and
 logits are the same. So do (W_Q, W_K), (W_V, W_O) and (W_in, W_out) ×(κ, 1/κ). With each symmetry goes a quantity that
@@ -108,17 +108,19 @@ class Transformer:
 
     def _read_tokens(self, params: Params, z: Tensor, rows: Tensor) -> Tensor:
         """Attention of "=" in the first layer, where z (net, 2V + 1, d) knows no pairs yet: (net, n, d)."""
-        heads = self.heads, self.width // self.heads
+        d, heads = self.width, (self.heads, self.width // self.heads)
         normed = self._normed(z)
         q = linear(normed[:, -1:], params["query.0"]) / math.sqrt(heads[1])
         scores = (linear(normed, params["key.0"]) * q).unflatten(2, heads).sum(3)  # (net, 2V + 1, head)
-        weight = (scores - scores.detach().amax(1, keepdim=True)).exp()
-        weighted = weight[..., None] * linear(normed, params["value.0"]).unflatten(2, heads)
-        # Σ_j w_j v_j and Σ_j w_j are sums of a number of the first token, one of the second and one of "="
-        parts = torch.cat([weighted.flatten(2), weight], 2)  # (net, 2V + 1, d + head)
-        both = _look_up(parts[:, :-1], rows).sum(2) + parts[:, -1:]
-        total, norm = both.split([self.width, self.heads], 2)
-        mixed = total.unflatten(2, heads) / norm[..., None]
+        table = torch.cat([linear(normed, params["value.0"]), scores], 2)
+        first, second = _look_up(table[:, :-1], rows).unbind(2)  # (net, n, d + head)
+        equals = table[:, -1:].expand_as(first)
+        seen = (first, second, equals)
+        share = torch.stack([each[..., d:] for each in seen], 3).softmax(3)  # (net, n, head, 3)
+        v = [each[..., :d].unflatten(2, heads) for each in seen]  # (net, n, head, d_h)
+        mixed = share[..., 2:] * v[2]
+        for place in (0, 1):
+            mixed = torch.addcmul(mixed, share[..., place : place + 1], v[place])
         return z[:, -1:] + linear(mixed.flatten(2), params["output.0"])
 
     def _attend(self, params: Params, z: Tensor, layer: int, only_equals: bool) -> Tensor:
