@@ -5,6 +5,8 @@ import math
 import numpy as np
 import torch
 
+from labkit.transfer import arithmetic, transformer
+
 
 def table(rule=lambda a, b, v, n, m: (a + b) % m, count=lambda n, m: math.gcd(n, m) - 1, order=1):
     """07.1, with labels and count as given."""
@@ -29,6 +31,10 @@ def by_loop(vocabulary, pretrained, modulus):
     return [[(a + b) % modulus for b in range(vocabulary)] for a in range(vocabulary)], len(shared)
 
 
+def in_arrays(*arguments):
+    return [np.asarray(part) for part in table()(*arguments)]
+
+
 def common_divisors(n, m):
     return sum(n % d == 0 and m % d == 0 for d in range(1, min(n, m) + 1))
 
@@ -42,15 +48,8 @@ RULE = {"embed": 1, "position": 1, "query.0": -1, "key.0": -1, "unembed": -1}
 
 def scale(**powers):
     """07.2: every weight times a power of kappa; the right ones where nothing is said."""
-    of = {
-        "query": "query.0",
-        "key": "key.0",
-        "value": "value.0",
-        "output": "output.0",
-        "mlp_in": "in.0",
-        "mlp_out": "out.0",
-    }
-    powers = RULE | {of.get(name, name): power for name, power in powers.items()}
+    names = {name: name if name in RULE else f"{name.removeprefix('mlp_')}.0" for name in powers}
+    powers = RULE | {names[name]: power for name, power in powers.items()}
     return lambda params, kappa: {name: value * kappa ** powers.get(name, 0) for name, value in params.items()}
 
 
@@ -100,6 +99,10 @@ def by_waves(embedding):
             sum(torch.einsum("nvd,v->nd", embedding, wave).square().sum(-1) for wave in (angle.cos(), angle.sin()))
         )
     return (power[2] + power[5]) / sum(power)
+
+
+def by_labkit(embedding):
+    return arithmetic.power_share(arithmetic.fourier_power(embedding, 15), arithmetic.shared_frequencies(15, 5))
 
 
 def per_unit(embedding):
@@ -153,9 +156,15 @@ def where_it_stays(steps, accuracy):
 
 
 RIGHT = {
-    "07.1": [table(), table(count=by_projection), by_loop, lambda *a: [np.asarray(x) for x in table()(*a)]],
-    "07.2": [scale(), scale(value=0, output=0, mlp_in=0, mlp_out=0)],
-    "07.3": [share(), by_waves, share(ks=(3, 6), finish=lambda part, total: 2 * part / total)],
+    "07.1": [
+        table(),
+        table(count=by_projection),
+        table(count=arithmetic.shared_characters),
+        by_loop,
+        lambda *a: [np.asarray(x) for x in table()(*a)],
+    ],
+    "07.2": [scale(), transformer.rescale, scale(value=0, output=0, mlp_in=0, mlp_out=0)],
+    "07.3": [share(), by_waves, by_labkit, share(ks=(3, 6), finish=lambda part, total: 2 * part / total)],
     "07.4": [reading(), in_tensors, lambda *a: torch.stack(reading()(*a))],
 }
 
