@@ -312,7 +312,8 @@ def learn(
     """Full-batch training on a share of all pairs, which each net chooses by its generator, tested on the others.
 
     optimizer: by default AdamW with rate `LR`, decay `DECAY` and `BETAS`; ``SGD`` with a small rate conserves `charges`
-    instead. tick: called at each record, for a bar. ``params["unembed"]`` has one row for each residue, else
+    instead. A net whose weights are not finite, because it diverged before, has diverged again: nan, and the others go
+    on. tick: called at each record, for a bar. ``params["unembed"]`` has one row for each residue, else
     ValueError.
 
     >>> net = Transformer(vocabulary=6, width=8, hidden=16)
@@ -333,9 +334,10 @@ def learn(
             tick()
         return 1 - accuracy(net(now, x), y)
 
+    good = torch.stack([value.isfinite().flatten(1).all(1) for value in params.values()]).all(0)
     run = training.train(
         net,
-        params,
+        {name: torch.where(good.view(-1, 1, 1), value, 0) for name, value in params.items()},
         pairs[train],
         labels[train],
         optimizer,
@@ -345,7 +347,9 @@ def learn(
         validate=held_out,
         record_every=record_every,
     )
-    return Learned(params, run.params, run.recorded, 1 - run.validation, run.loss[-1], run.diverged)
+    after = {name: torch.where(good.view(-1, 1, 1), value, torch.nan) for name, value in run.params.items()}
+    held = torch.where(good, 1 - run.validation, torch.nan)
+    return Learned(params, after, run.recorded, held, torch.where(good, run.loss[-1], torch.nan), run.diverged | ~good)
 
 
 def start_fine_tuning(params: Params, modulus: int, seeds: Sequence[int], std: float = READOUT_STD) -> Params:

@@ -99,6 +99,16 @@ def test_forward_and_gradient_are_those_of_torch_nn(shape):
                 torch.testing.assert_close(grad[i], theirs[name], rtol=1e-8, atol=1e-12, msg=name)
 
 
+def test_scores_far_apart_are_no_nan():
+    """Training at κ = 10 gets there: a pair whose scores lie 1000 below those of another pair has a softmax as well."""
+    net, params = drawn(SHAPES[0])
+    params = params | {"query.0": 3000 * params["query.0"]}
+    out = net(params, PAIRS)
+    for i in range(3):
+        torch.testing.assert_close(out[i], Single(params, i, SHAPES[0])(PAIRS), rtol=1e-8, atol=1e-10)
+    assert net({name: value.float() for name, value in params.items()}, PAIRS).isfinite().all()
+
+
 def test_features_are_what_the_unembedding_reads():
     net, params = drawn(SHAPES[0])
     features = net.features(params, PAIRS)
@@ -167,6 +177,21 @@ def test_a_net_that_diverges_is_told():
     rates = torch.tensor([1e-3, 1e9], dtype=torch.float64)
     run = learn(net, params, M, 0.5, training.generators(range(2)), 30, SGD(rates))
     assert run.diverged.tolist() == [False, True]
+
+
+def test_a_net_that_diverged_before_is_told_and_the_others_go_on():
+    net = Transformer(vocabulary=V, width=8, hidden=16)
+    params = net.initial(M, training.generators(range(2)))
+    broken = {name: value.clone() for name, value in params.items()}
+    broken["key.0"][1, 2, 3] = torch.nan
+    one, two = (
+        learn(net, start, M, 0.5, training.generators(range(2)), 10, record_every=5) for start in (params, broken)
+    )
+    assert two.diverged.tolist() == [False, True] and two.accuracy[:, 1].isnan().all() and two.loss[1].isnan()
+    torch.testing.assert_close(one.accuracy[:, 0], two.accuracy[:, 0])
+    for name, value in two.params.items():
+        torch.testing.assert_close(value[0], one.params[name][0])
+        assert value[1].isnan().all()
 
 
 # ---- rescalings
