@@ -106,6 +106,13 @@ def lines(ax, key, x, ys, **style):
     return artist
 
 
+def seed_curves(ax, key, x, ys, color=INK, **style):
+    """Curves of all seeds over one x (points,), ys (seed, points): each of them pale, their median strong."""
+    pale = 1 - 0.4 * (1 - np.array(mpl.colors.to_rgb(color)))
+    lines(ax, f"{key} each", x, ys, colors=[pale], linewidths=1)
+    return line(ax, f"{key} median", x, np.median(numbers(ys), axis=0), color=color, **style)
+
+
 def spans(ax, key, y, edges, colors, **style):
     """Horizontal bars at heights y (rows,), in parts: edges (rows, parts + 1), colors one a part, or (rows, parts)."""
     artist, edges = _find(ax, key), numbers(edges)
@@ -368,6 +375,19 @@ def stems(ax, key, height, positions=None, **style):
     return dots(ax, key, positions, height, color=color, **style)
 
 
+def bands(ax, key, positions, top=1.0, width=14, color="#f6dcae"):
+    """Upright bands behind everything, from zero to ``top`` at positions (count,), ``width`` points wide."""
+    at, height = np.repeat(numbers(positions), 3), np.tile([0, top, np.nan], len(positions))
+    return line(ax, key, at, height, color=color, linewidth=width, zorder=0, solid_capstyle="butt")
+
+
+def seed_stems(ax, key, positions, heights, color=INK):
+    """Coefficients of all seeds, heights (seed, dim), as small dots at positions (dim,), and their means as stems."""
+    each = np.broadcast_to(numbers(positions), np.shape(heights)).ravel()
+    dots(ax, f"{key} each", each, numbers(heights).ravel(), color=color, markersize=3, alpha=0.4)
+    return stems(ax, key, numbers(heights).mean(0), positions, color=color)
+
+
 def curve_and_dots(ax, key, curve, points=None, **style):
     """Theory as a line, simulation as dots with error bars.
 
@@ -591,6 +611,14 @@ def frame(ax, title="", x="", y="", xlim=None, ylim=None, **more):
     ax.set(title=title, xlabel=x, ylabel=y, **more)
     ax.set(xlim=xlim, ylim=ylim)
     return ax
+
+
+def phases(ax, title, first, second):
+    """Make axes for accuracy against step: ``first`` steps, a line, and ``second`` more that count from 0 again."""
+    ticks, ends = (0, first // 2, first, first + second // 2, first + second), f"{first} | 0"
+    frame(ax, title, "step", "", (0, ticks[-1]), (0, 1.15), xticks=ticks)
+    ax.set_xticklabels([0, first // 2, ends, second // 2, second])
+    ax.axvline(first, color=GREY, linewidth=1)
 
 
 _FLOOR, _STRIP = -3.0, 1 / 3  # a log axis in 1+λ ends at 1e-3; the strip left of it is λ = −1 itself

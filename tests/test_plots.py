@@ -466,3 +466,32 @@ def test_powers_have_bars_and_say_the_exponent():
     assert {"power of x", "1.00 ± 0.01"} <= {text.get_text() for text in left.texts}
     slopes = [np.diff(np.log(guide.get_ydata())) / np.diff(np.log(guide.get_xdata())) for guide in right.lines]
     np.testing.assert_allclose(slopes, -1)
+
+
+def test_seed_curves_are_all_there_and_their_median_is_strong(ax):
+    curves = np.array([[0.0, 1.0], [0.0, 0.2], [0.0, 0.4]])
+    median = plots.seed_curves(ax, "accuracy", [0, 10], curves, color=plots.BLUE)
+    assert np.array_equal(median.get_ydata(), [0, 0.4]) and median.get_color() == plots.BLUE
+    (each,) = (artist for artist in ax.collections if artist.get_gid() == "accuracy each")
+    assert np.array_equal([segment[:, 1] for segment in each.get_segments()], curves)
+    assert (each.get_colors()[0, :3] > mpl.colors.to_rgb(plots.BLUE)).all()
+
+
+def test_seed_stems_stand_on_the_mean_of_their_seeds(ax):
+    plots.seed_stems(ax, "power", [1, 3], [[0.0, 1.0], [0.5, 0.5]])
+    at = {line.get_gid(): line.get_xydata().tolist() for line in ax.lines}
+    assert at["power"] == [[1, 0.25], [3, 0.75]]
+    assert at["power each"] == [[1, 0], [3, 1], [1, 0.5], [3, 0.5]]
+
+
+def test_a_second_phase_counts_its_steps_from_zero(ax):
+    plots.phases(ax, "accuracy", 1000, 500)
+    assert ax.get_xlim() == (0, 1500) and ax.get_xticks().tolist() == [0, 500, 1000, 1250, 1500]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "500", "1000 | 0", "250", "500"]
+    assert [line.get_xdata() for line in ax.lines] == [[1000, 1000]]
+
+
+def test_bands_stand_at_their_positions_and_may_be_none(ax):
+    artist = plots.bands(ax, "shared", [3, 6], top=0.5)
+    assert np.array_equal(artist.get_xydata(), [[3, 0], [3, 0.5], [3, np.nan], [6, 0], [6, 0.5], [6, np.nan]], True)
+    assert len(plots.bands(ax, "shared", []).get_xydata()) == 0 and artist.get_zorder() == 0

@@ -285,6 +285,58 @@ def share(kept: np.ndarray, modulus: int, pretraining: int = STANDARD.modulus) -
     return kept[..., [k - 1 for k in shared_frequencies(pretraining, modulus)]].sum(-1)
 
 
+def grids() -> dict[str, Grid]:
+    """All shipped grids: "known" of pretraining, and `runs` of each of the `PLACES`."""
+    return {"known": arrays(load("modular_pretraining").table)} | {place: runs(place) for place in PLACES}
+
+
+def cell(grids: dict[str, Grid], place: str, kappa: float, modulus: int, fraction: float) -> dict[str, np.ndarray]:
+    """Both phases of all seeds at one point of `grids`; modulus N, which has no controls, counts as "pretraining".
+
+    "old" (seed, record) and "new" (seed, record), accuracies; "control" (record,), the median of the untrained, empty
+    for N; "kept" (seed, ⌊N/2⌋) and "spectrum" (seed, ⌊M/2⌋), shares of power after either phase; "sizes" (3,), the
+    medians of PR before and after fine-tuning and of ENSD.
+
+    >>> part = cell(grids(), "pretraining", 1, 5, 0.2)
+    >>> part["old"].shape, part["new"].shape, part["spectrum"].shape
+    ((16, 101), (16, 21), (16, 2))
+    """
+    place = place if modulus in grids[place].axes["modulus"] else PLACES[0]
+    where, scratch = {"kappa": kappa, "modulus": modulus, "fraction": fraction}, grids[PLACES[2]]
+    first = {"kappa": kappa if place == PLACES[0] else 1.0}
+    controlled = modulus in scratch.axes["modulus"]
+    return {
+        "old": grids["known"].at("curve", **first),
+        "new": grids[place].at("curve", **where),
+        "control": np.median(scratch.at("curve", **where), 0) if controlled else np.empty(0),
+        "kept": grids["known"].at("kept", **first)[:, 1],
+        "spectrum": grids[place].at("spectrum", **where)[:, 1, : modulus // 2],
+        "sizes": np.array([np.median(grids[place].at(part, **where)) for part in ("pr_before", "pr_after", "ensd")]),
+    }
+
+
+def outcomes(grid: Grid, modulus: int, fraction: float = FRACTIONS[0]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the nets of all κ in a grid of `runs`: the spectrum that each kept of N = 15 (net, 7), the `share` of it that
+    M can use (net,), and the accuracy mod M in which fine-tuning ended (net,).
+
+    >>> [part.shape for part in outcomes(runs(), 5)]
+    [(80, 7), (80,), (80,)]
+    """
+    kept, accuracy = (grid.at(part, modulus=modulus, fraction=fraction) for part in ("kept", "accuracy"))
+    kept = kept[..., 0, :].reshape(-1, kept.shape[-1])
+    return kept, share(kept, modulus), accuracy.ravel()
+
+
+def paired(change: np.ndarray) -> str:
+    """Mean ± standard error of differences (seed,), "n.s." where the mean is within two standard errors of 0.
+
+    >>> paired(np.array([-0.1, -0.3, -0.2, -0.4])), paired(np.array([0.1, -0.1, 0.3]))
+    ('−0.25 ± 0.06', '+0.10 ± 0.12 (n.s.)')
+    """
+    mean, error = change.mean(), change.std(ddof=1) / len(change) ** 0.5
+    return f"{mean:+.2f} ± {error:.2f}{'' if abs(mean) > 2 * error else ' (n.s.)'}".replace("-", "−")
+
+
 @dataclass(frozen=True, eq=False)
 class Live:
     """A run of now: ``curve`` (kappa, seed, record) of pretraining at ``steps``, ``kept`` (kappa, seed, k) after it,
