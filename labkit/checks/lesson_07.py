@@ -117,9 +117,10 @@ def task(answer) -> str:
         "b": sums(lambda a, b, v, n, m: b),
         "modulus": sums(lambda a, b, v, n, m: 0 * a + m),
     }
-    for value, part, inputs in zip(values, (labels, shared), (spots, where), strict=True):
+    parts = {"labels": (labels, spots), "shared": (shared, where)}
+    for value, (name, (part, inputs)) in zip(values, parts.items(), strict=True):
         try:
-            compare_parts([value], [part], **inputs)
+            compare_parts([value], {name: part}, **inputs)
             shares.append(1)
         except Wrong as wrong:
             sentences.append(str(wrong))
@@ -422,6 +423,7 @@ def read_curves(answer) -> str:
         return {says: wrong.clamp(max=NEVER) for says, wrong in table.items()}
 
     parts = [(right.clamp(max=NEVER), told(m), told(s)) for right, m, s in zip(truth, named, slips, strict=True)]
+    parts = dict(zip(("median", "mean", "se"), parts, strict=True))
     case = torch.arange(CASES, dtype=torch.float64, device="cpu")
     try:
         compare_parts([value.clamp(max=NEVER) for value in values], parts, case=case)
