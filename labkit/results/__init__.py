@@ -41,6 +41,7 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "modular_pretraining": "labkit.results.modular_arithmetic:pretraining_recipe",
     "modular_arithmetic": "labkit.results.modular_arithmetic:fine_tuning_recipe",
     "modular_controls": "labkit.results.modular_arithmetic:controls_recipe",
+    "modular_scale": "labkit.results.modular_arithmetic:scale_recipe",
 }
 LONG = {  # the same, for a GPU and many hours: not shipped; `remake` writes it to the current folder
     "image_transfer": "labkit.results.image_transfer:recipe",

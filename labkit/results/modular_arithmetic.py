@@ -1,8 +1,8 @@
 """Pretraining to add mod 15, fine-tuning to add mod 15, 5, 21 or 7, at several ratios κ of early to late: lesson 07.
 
 Three tables of the same nets (`Setup`): `modular_pretraining` has accuracy against step and the spectrum of what was
-kept, `modular_arithmetic` every fine-tuning of them, and `modular_controls` two others, of half of the seeds. κ acts at
-a ``place``:
+kept, `modular_arithmetic` every fine-tuning of them, and `modular_controls` two others, of half of the seeds. A fourth,
+`modular_scale`, has what mod 21 makes of nets that start with smaller matrices. κ acts at a ``place``:
 
 ======================  ===============================================================================================
 ``pretraining``         `rescale` by κ before pretraining
@@ -62,6 +62,7 @@ class Setup:
     fine_tuning: int = 500
     pretraining_record: int = 10  # steps between two looks
     record_every: int = 25  # the same of fine-tuning
+    gain: float = 1.0  # of the matrices at the start: see `Transformer.initial`
 
 
 STANDARD = Setup()
@@ -83,7 +84,7 @@ def setup() -> Setup:
 
 def initial(kappa: Sequence[float] | np.ndarray, seeds: Sequence[int], how: Setup) -> Params:
     """One net for each seed, rescaled by its κ (net,)."""
-    start = how.net.initial(how.modulus, streams(seeds, WEIGHTS), dtype=DTYPE)
+    start = how.net.initial(how.modulus, streams(seeds, WEIGHTS), how.gain, dtype=DTYPE)
     return rescale(start, torch.as_tensor(kappa), norm=how.net.norm)
 
 
@@ -186,6 +187,25 @@ def controls(
             if name not in found:
                 found[name] = np.empty((len(seed), *value.shape[1:]), value.dtype)
             found[name][rows] = value
+    return found
+
+
+LINEAR = 3**-0.5  # the gain of torch.nn.Linear, whose default variance is 1/(3 fan_in)
+
+
+def smaller(kappa: np.ndarray, fraction: np.ndarray, seed: np.ndarray) -> dict[str, np.ndarray]:
+    """``accuracy`` mod the third modulus and ``old_accuracy`` mod N (row,) of nets that start with gain `LINEAR`."""
+    how, bodies = replace(setup(), gain=LINEAR), {}
+    found = {name: np.empty(len(seed), np.float32) for name in ("accuracy", "old_accuracy")}
+    for scale, share in dict.fromkeys(zip(kappa.tolist(), fraction.tolist(), strict=True)):
+        rows = np.flatnonzero((kappa == scale) & (fraction == share))
+        seeds = seed[rows].tolist()
+        if (scale, *seeds) not in bodies:
+            bodies[scale, *seeds] = pretrain([scale] * len(seeds), seeds, how)
+        old = bodies[scale, *seeds]
+        new = fine_tune(old.params, how.moduli[2], share, seeds, how)
+        for name, run in (("accuracy", new), ("old_accuracy", old)):
+            found[name][rows] = run.accuracy[-1].cpu().numpy()
     return found
 
 
@@ -413,6 +433,12 @@ def controls_recipe() -> Recipe:
     grid = {"place": PLACES[1:], "modulus": moduli, "kappa": KAPPAS, "fraction": FRACTIONS}
     remake = {"place": "scratch", "modulus": moduli[0], "kappa": 1.0, "fraction": FRACTIONS[0]}
     return Recipe(controls, grid, seeds, remake, _rows(grid, seeds), **REMADE)
+
+
+def scale_recipe() -> Recipe:
+    seeds, grid = compute.pick(quick=4, standard=32, full=32), {"kappa": (1.0, 0.1, 10.0), "fraction": FRACTIONS}
+    more = REMADE | {"tolerances": {"accuracy": 0.15, "old_accuracy": 0.02}}
+    return Recipe(smaller, grid, seeds, {"kappa": 1.0, "fraction": FRACTIONS[1]}, _rows(grid, seeds), **more)
 
 
 def _rows(grid: dict[str, Sequence], seeds: int) -> int:

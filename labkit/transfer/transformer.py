@@ -75,16 +75,22 @@ class Transformer:
         if not isinstance(self.norm, bool):
             raise TypeError(f"norm must be True or False, got {self.norm!r}")
 
-    def initial(self, n_classes: int, generators: Sequence[torch.Generator], **place) -> Params:
-        """Weights by one generator a net: E, P ~ N(0, 1), matrices ~ N(0, 1/fan_in). ``place``: device, dtype."""
+    def initial(self, n_classes: int, generators: Sequence[torch.Generator], gain: float = 1.0, **place) -> Params:
+        """Weights by one generator a net: E, P ~ N(0, 1), matrices ~ N(0, gain²/fan_in). ``place``: device, dtype.
+
+        gain = 1/√3 has the variance of ``torch.nn.Linear``. Raises ValueError unless gain > 0.
+        """
         require_whole(2, n_classes=n_classes)
+        require_positive(gain=torch.as_tensor(gain, dtype=torch.float64, device="cpu"))
         d, m = self.width, self.hidden
         shapes = {"embed": (self.vocabulary + 1, d), "position": (3, d)}
         for layer in range(self.layers):
             shapes |= {f"{name}.{layer}": (d, d) for name in ("query", "key", "value", "output")}
             shapes |= {f"in.{layer}": (m, d), f"out.{layer}": (d, m)}
         shapes["unembed"] = (n_classes, d)
-        stds = {name: 1.0 if name in ("embed", "position") else shape[1] ** -0.5 for name, shape in shapes.items()}
+        stds = {
+            name: 1.0 if name in ("embed", "position") else gain * shape[1] ** -0.5 for name, shape in shapes.items()
+        }
         return {name: normal(shape, generators, stds[name], **place) for name, shape in shapes.items()}
 
     def __call__(self, params: Params, pairs: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """The stacked Transformer against one written with torch.nn; rescalings; what gradient flow conserves; bad input."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -348,3 +350,14 @@ def test_bad_input_is_refused_in_a_sentence():
         rescale(params, torch.ones(2))
     with pytest.raises(ValueError, match=r"level must lie in \[0, 1\], got 90"):
         steps_to(torch.arange(2), torch.zeros(2, 1), 90)
+
+
+def test_gain_scales_the_matrices_and_nothing_else():
+    net, seeds = transformer.Transformer(), range(3)
+    one, third = (net.initial(15, transformer.streams(seeds, 0), gain) for gain in (1.0, 3**-0.5))
+    for name, weight in one.items():
+        scale = 1.0 if name in ("embed", "position") else 3**-0.5
+        torch.testing.assert_close(third[name], scale * weight)
+    for gain in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="gain"):
+            net.initial(15, transformer.streams(seeds, 0), gain)
