@@ -108,6 +108,13 @@ def lines(ax, key, x, ys, **style):
     return artist
 
 
+def seed_curves(ax, key, x, ys, color=INK, **style):
+    """Curves of all seeds over one x (points,), ys (seed, points): each of them pale, their median strong."""
+    pale = 1 - 0.4 * (1 - np.array(mpl.colors.to_rgb(color)))
+    lines(ax, f"{key} each", x, ys, colors=[pale], linewidths=1)
+    return line(ax, f"{key} median", x, np.median(numbers(ys), axis=0), color=color, **style)
+
+
 def spans(ax, key, y, edges, colors, **style):
     """Horizontal bars at heights y (rows,), in parts: edges (rows, parts + 1), colors one a part, or (rows, parts)."""
     artist, edges = _find(ax, key), numbers(edges)
@@ -257,6 +264,12 @@ def arrows(ax, key, x, y, words, colors, shown, apart):
         text(ax, f"{key} arrow {i}", x[i], y, told if shown[i] else "", ha="center", color=color)
 
 
+def corners(ax, *words, x=0.98):
+    """Words that never move, each with its color, one a row from the upper right corner down: see :func:`corner`."""
+    for row, (word, color) in enumerate(words, 1):
+        corner(ax, None, row, word, color, x)
+
+
 def image(ax, key, rgb, extent):
     """A picture rgb (height, width, 3) in [0, 1], first row lowest, over extent (x0, x1, y0, y1) of linear axes."""
     pixels = (numbers(rgb).clip(0, 1) * 255).round().astype(np.uint8)
@@ -268,6 +281,32 @@ def image(ax, key, rgb, extent):
     elif not np.array_equal(artist.get_array(), pixels):
         artist.set_data(pixels)
     return artist
+
+
+def mosaic(ax, key, tiles, low, high):
+    """Small grey pictures in rows and columns: tiles (rows, columns, height, width), ``low`` white, ``high`` black.
+
+    Each takes one unit of the axes, which become (0, columns) × (0, rows) and bare; the first row is on top.
+    """
+    values = ((high - numbers(tiles)) / (high - low)).clip(0, 1)
+    rows, columns, height, width = values.shape
+    padded = np.ones((rows, columns, height + 1, width + 1))  # a gap of one white pixel
+    padded[..., :height, :width] = values
+    if _find(ax, key) is None:
+        ax.set(xlim=(0, columns), ylim=(0, rows), xticks=[], yticks=[], aspect="equal")
+        ax.spines[:].set_visible(False)
+    pixels = padded.transpose(0, 2, 1, 3).reshape(rows * (height + 1), columns * (width + 1))[::-1]
+    return image(ax, key, np.repeat(pixels[..., None], 3, -1), (0, columns, 0, rows))
+
+
+def mosaics(figure, tiles, low, high):
+    """A :func:`mosaic` a name, side by side in axes of their own: tiles is a dict name -> (rows, columns, h, w)."""
+    if not figure.axes:
+        widths = [each.shape[1] for each in tiles.values()]
+        for ax, name in zip(figure.subplots(1, len(tiles), width_ratios=widths), tiles, strict=True):
+            ax.set_title(name)
+    for ax, each in zip(figure.axes, tiles.values(), strict=True):
+        mosaic(ax, "tiles", each, low, high)
 
 
 # black words stay readable on all of them
@@ -338,6 +377,19 @@ def stems(ax, key, height, positions=None, **style):
     return dots(ax, key, positions, height, color=color, **style)
 
 
+def bands(ax, key, positions, top=1.0, width=14, color="#f6dcae"):
+    """Upright bands behind everything, from zero to ``top`` at positions (count,), ``width`` points wide."""
+    at, height = np.repeat(numbers(positions), 3), np.tile([0, top, np.nan], len(positions))
+    return line(ax, key, at, height, color=color, linewidth=width, zorder=0, solid_capstyle="butt")
+
+
+def seed_stems(ax, key, positions, heights, color=INK):
+    """Coefficients of all seeds, heights (seed, dim), as small dots at positions (dim,), and their means as stems."""
+    each = np.broadcast_to(numbers(positions), np.shape(heights)).ravel()
+    dots(ax, f"{key} each", each, numbers(heights).ravel(), color=color, markersize=3, alpha=0.4)
+    return stems(ax, key, numbers(heights).mean(0), positions, color=color)
+
+
 def curve_and_dots(ax, key, curve, points=None, **style):
     """Theory as a line, simulation as dots with error bars.
 
@@ -379,6 +431,122 @@ def named_seeds(ax, names, values, colors):
     at = np.arange(len(names)).repeat(values.shape[1]) - 0.15
     dots(ax, "each seed", at, values.ravel(), color=MIST, markersize=3)
     named_dots(ax, names, *averages(values), colors)
+
+
+# --- paired differences: what seeds have in common drops out ---------------------------------------------
+
+SEEN = 2.0  # standard errors; a smaller difference is not seen
+
+
+def seen(differences):
+    """Whether the mean over the seeds (seeds,) is more than `SEEN` standard errors away from zero; nan is left out.
+
+    >>> seen([0.03, 0.05, 0.04]), seen([-0.03, 0.05, -0.04])
+    (True, False)
+    """
+    mean, error = _mean_and_error(differences)
+    return bool(abs(mean) > SEEN * error)
+
+
+def _mean_and_error(values):
+    """Over the seeds (seeds,) that are not nan; one seed alone has no error: nan."""
+    values = numbers(values)
+    values = values[np.isfinite(values)]
+    if len(values) < 2:
+        return (values.mean() if len(values) else np.nan), np.nan
+    return values.mean(), values.std(ddof=1) / len(values) ** 0.5
+
+
+def difference_words(differences, unit=1.0, digits=1):
+    """Mean ± standard error over the seeds (seeds,), times ``unit``; "n.s." unless `seen`; nan is left out.
+
+    >>> difference_words([0.03, 0.05, 0.04], unit=100)
+    '+4.0 ± 0.6'
+    >>> difference_words([-0.03, 0.05, -0.04], unit=100)
+    '−0.7 ± 2.8 (n.s.)'
+    """
+    mean, error = _mean_and_error(unit * numbers(differences))
+    words = f"{mean:+.{digits}f} ± {error:.{digits}f}{'' if seen(differences) else ' (n.s.)'}"
+    return words.replace("-", "−")
+
+
+def paired_axes(ax, names, low, high, title="", unit=""):
+    """The setup of :func:`paired`: a row a name, the first on top, and a line at zero."""
+    frame(ax, title, unit, "", (low, high), (-0.6, len(names) - 0.4), yticks=range(len(names)), yticklabels=names[::-1])
+    ax.axvline(0, color=GREY, linewidth=1.2)
+    ax.grid(False, axis="y")
+
+
+def paired(ax, key, differences, colors, unit=1.0, digits=1, first=0, every=1):
+    """Rows of differences (rows, seeds): each seed as a dot, the mean with a bar of `SEEN` standard errors, in words.
+
+    A bar that crosses zero is "n.s.". A row without numbers (nan) stays empty; seeds beyond the axes are not drawn.
+    They take the axes' row ``first`` and ``every`` so many after it.
+    """
+    low, high = ax.get_xlim()
+    top = round(ax.get_ylim()[1] - 0.6)
+    for row, (values, color) in enumerate(zip(differences, colors, strict=True)):
+        values, height = unit * numbers(values), top - first - every * row
+        mean, error = _mean_and_error(values)
+        spread = height - 0.15 - 0.1 * (np.arange(len(values)) % 3)
+        shown = (values > low) & (values < high)
+        dots(ax, f"{key} {row} seeds", values[shown], spread[shown], color=color, markersize=3, alpha=0.55)
+        spans(ax, f"{key} {row} bar", [height], [[mean - SEEN * error, mean + SEEN * error]], [color], linewidths=4)
+        dots(ax, f"{key} {row} mean", [mean], [height], color=color, markersize=8, markeredgecolor="white")
+        words = difference_words(values, unit=1, digits=digits) if np.isfinite(mean) else ""
+        text(ax, f"{key} {row} words", high, height + 0.16, words, color=color, ha="right", va="bottom", weight="bold")
+
+
+def effect_axes(figure, stops, label, rows, low, high, control="from scratch"):
+    """The setup of :func:`effect`: accuracy over ``stops``, ``rows`` of differences, and how the control is called."""
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
+    stop_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)).xaxis, stops)
+    corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), (f"◆ {control}", PINK))
+    names = [*rows, *(f"{control}, {row}" for row in rows)]
+    paired_axes(right, names, low, high, "Differences, seed by seed", "points of accuracy")
+
+
+def effect(figure, result):
+    """What a scale does: result holds accuracies (stops, seeds) "found", of the same with "plain" output as a shadow,
+    and of a "control"; and "here", the present stop.
+
+    Right: the accuracy at a stop minus that at the next one, seed by seed, of what was found and of the control.
+    """
+    (left, right), here = figure.axes, result["here"]
+    found, plain, control = (numbers(result[name]) for name in ("found", "plain", "control"))
+    seeds(left, "found", found, BLUE)
+    line(left, "plain", np.arange(len(plain)), np.nanmean(plain, 1), color=GREY, linestyle="--")
+    dots(left, "control", np.arange(len(control)), np.nanmean(control, 1), marker="D", color=PINK)
+    now(left, "now", here, np.nanmean(found[here]))
+    gains = -np.diff(np.stack([found, control]), axis=1)  # (2, stops − 1, seeds)
+    paired(right, "gain", gains.reshape(-1, gains.shape[-1]), np.repeat([BLUE, PINK], gains.shape[1]), 100)
+    shadow = -100 * np.diff(np.nanmean(plain, 1))
+    height = 2 * len(shadow) - 1 - np.arange(len(shadow))
+    dots(right, "plain", shadow, height, marker="D", color="white", markeredgecolor=GREY, zorder=1.5)
+
+
+DIMENSIONS = {"pr_before": ("PR before", GREY), "pr_after": ("PR after", GREEN), "ensd": ("ENSD", BLUE)}
+
+
+def dimensions_axes(figure, stops, label, name, cloud):
+    """The setup of :func:`dimensions`; cloud: for each of three stops many pairs (PR after / PR before, points)."""
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    stop_axis(frame(left, "Dimensions of the features", label, ylim=(0, 14)).xaxis, stops)
+    words = "Compressed, and better?", "PR after / PR before", f"points of accuracy over {name} = {stops[1]:g}"
+    frame(right, *words, (0.3, 1.2), (-12, 8))
+    colors = {f"{name} = {stop:g}": color for stop, color in zip(stops, (ORANGE, INK, PINK), strict=True)}
+    corners(left, *DIMENSIONS.values()), corners(right, *colors.items())
+    for color, spots in zip(colors.values(), cloud, strict=True):
+        right.plot(*numbers(spots), "o", color=color, markersize=5)
+
+
+def dimensions(figure, result):
+    """`DIMENSIONS` over the stops, each (stops, seeds), and "spot", where in the cloud the setting is."""
+    for shift, (name, (_, color)) in enumerate(DIMENSIONS.items(), -1):
+        mean, error = averages(result[name])
+        at = np.arange(len(mean)) + 0.08 * shift
+        curve_and_dots(figure.axes[0], name, (at, mean), (at, mean, error), color=color)
+    now(figure.axes[1], "now", *result["spot"])
 
 
 # --- a covariance: its correlations and its spectrum, which may tell two stories -----------------------
@@ -445,6 +613,14 @@ def frame(ax, title="", x="", y="", xlim=None, ylim=None, **more):
     ax.set(title=title, xlabel=x, ylabel=y, **more)
     ax.set(xlim=xlim, ylim=ylim)
     return ax
+
+
+def phases(ax, title, first, second):
+    """Make axes for accuracy against step: ``first`` steps, a line, and ``second`` more that count from 0 again."""
+    ticks, ends = (0, first // 2, first, first + second // 2, first + second), f"{first} | 0"
+    frame(ax, title, "step", "", (0, ticks[-1]), (0, 1.15), xticks=ticks)
+    ax.set_xticklabels([0, first // 2, ends, second // 2, second])
+    ax.axvline(first, color=GREY, linewidth=1)
 
 
 _FLOOR, _STRIP = -3.0, 1 / 3  # a log axis in 1+λ ends at 1e-3; the strip left of it is λ = −1 itself

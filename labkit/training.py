@@ -205,6 +205,27 @@ def _labels(out: Tensor, y: Tensor) -> Tensor:
     return y.expand(out.shape[:2])
 
 
+def gradients(
+    forward: Callable[[Params, Tensor], Tensor],
+    params: Params,
+    x: Tensor,
+    y: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor] = mse,
+) -> tuple[Tensor, Params]:
+    """The loss of each net (net,) and its gradient, named and shaped as ``params``, which are not changed.
+
+    >>> x = torch.ones(3, 1)
+    >>> loss, grad = gradients(lambda p, x: linear(x, p["w"]), {"w": torch.ones(2, 1, 1)}, x, 0 * x)
+    >>> loss, grad["w"].flatten()
+    (tensor([1., 1.]), tensor([2., 2.]))
+    """
+    own = {name: value.detach().requires_grad_() for name, value in params.items()}
+    with torch.enable_grad():  # wherever it is called
+        each = loss(forward(own, x), y)
+        slopes = torch.autograd.grad(each.sum(), list(own.values()))
+    return each.detach(), dict(zip(own, slopes, strict=True))
+
+
 # --- Optimizers: on parameters, gradients and state of shape (net, n_params) -------------------------------------
 
 

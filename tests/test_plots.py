@@ -269,6 +269,96 @@ def test_asinh_axis_keeps_zero_and_signs():
     assert middle == 0 and low == -high == pytest.approx(0.1 * np.arcsinh(1))
 
 
+def test_a_mosaic_has_its_first_tile_in_the_upper_left(ax):
+    tiles = torch.zeros(2, 3, 4, 5)  # white
+    tiles[0, 0], tiles[1, 2] = 1.0, 0.5
+    picture = plots.mosaic(ax, "digits", tiles, 0, 1)
+    shown = picture.get_array()[::-1, :, 0]  # from the top
+    assert shown.shape == (2 * 5, 3 * 6) and picture.get_extent() == [0, 3, 0, 2]
+    assert (ax.get_xlim(), ax.get_ylim()) == ((0, 3), (0, 2))
+    assert (shown[:4, :5] == 0).all() and (shown[5:9, 12:17] == 128).all()
+    assert (shown[4] == 255).all() and (shown[:, 5] == 255).all() and (shown[:4, 6:] == 255).all()
+    assert plots.mosaic(ax, "digits", 1 - tiles, 0, 1) is picture and picture.get_array()[-1, 0, 0] == 255
+
+
+def test_mosaics_have_axes_of_their_own_and_move():
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    tiles = {"few": torch.zeros(1, 2, 4, 4), "many": torch.zeros(2, 5, 4, 4)}
+    plots.mosaics(figure, tiles, 0, 1)
+    assert [ax.get_title() for ax in figure.axes] == ["few", "many"]
+    plots.mosaics(figure, {name: part + 1 for name, part in tiles.items()}, 0, 1)
+    assert len(figure.axes) == 2 and [len(ax.images) for ax in figure.axes] == [1, 1]
+    assert figure.axes[1].images[0].get_array().min() == 0  # black now
+
+
+def test_corner_words_stand_below_each_other(ax):
+    plots.corners(ax, ("one", "red"), ("two", "blue"))
+    heights = [word.get_position()[1] for word in ax.texts]
+    assert [word.get_text() for word in ax.texts] == ["one", "two"] and heights[0] > heights[1]
+
+
+def drawn(ax, key):
+    """x and y of the artist with this key."""
+    return np.array(plots._find(ax, key).get_data(), dtype=float)
+
+
+def test_a_difference_is_seen_beyond_two_standard_errors():
+    values = np.array([1.0, 2, 3, 4])  # mean 2.5, standard error 0.6455
+    for shift, expected in ((0, True), (-1.3, False), (-3.7, False), (-3.8, True)):
+        assert plots.seen(values + shift) == expected, shift
+        assert ("n.s." in plots.difference_words(values + shift)) == (not expected)
+    assert plots.difference_words(values - 3.8, digits=2) == "−1.30 ± 0.65"
+    assert plots.difference_words([1.0, 2, 3, 4, np.nan], unit=10) == "+25.0 ± 6.5"
+    assert not plots.seen([0.5]) and "n.s." in plots.difference_words([0.5])  # one seed shows nothing
+
+
+def test_paired_rows_are_drawn_from_the_top_with_bars_of_two_standard_errors(ax):
+    plots.paired_axes(ax, ["a", "b", "c", "d"], -10, 10)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["d", "c", "b", "a"]
+    values = np.array([[1.0, 2, 3, 4], [np.nan, np.nan, -1, 30]]) / 100
+    plots.paired(ax, "key", values, ["red", "blue"], 100, first=1, every=2)
+    assert drawn(ax, "key 0 mean").ravel().tolist() == [2.5, 2]
+    assert drawn(ax, "key 1 mean").ravel().tolist() == [14.5, 0]
+    bar = plots._find(ax, "key 0 bar").get_segments()[0][:, 0]
+    assert np.allclose(bar, 2.5 + 2 * 0.6455 * np.array([-1, 1]), atol=1e-3)
+    assert np.allclose(drawn(ax, "key 0 seeds")[0], [1, 2, 3, 4]) and drawn(ax, "key 1 seeds")[0].tolist() == [-1]
+    assert plots._find(ax, "key 0 words").get_text() == "+2.5 ± 0.6"
+    plots.paired(ax, "key", [[], []], ["red", "blue"], 100, first=1, every=2)  # nothing yet
+    assert plots._find(ax, "key 0 words").get_text() == "" and drawn(ax, "key 0 seeds").size == 0
+
+
+def test_an_effect_subtracts_the_next_stop_of_both_and_keeps_the_plain_shadow():
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    plots.effect_axes(figure, [0.2, 1, 5], "κ", ["one", "two"], -20, 20, "control")
+    rng = np.random.default_rng(0)
+    found, plain, control = (0.6 + 0.1 * rng.random((3, 6)) for _ in range(3))
+    plots.effect(figure, {"found": found, "plain": plain, "control": control, "here": 2})
+    left, right = figure.axes
+    assert [label.get_text() for label in right.get_yticklabels()] == ["control, two", "control, one", "two", "one"]
+    gains = 100 * np.array([part[i] - part[i + 1] for part in (found, control) for i in (0, 1)])
+    assert np.allclose([drawn(right, f"gain {row} mean")[0, 0] for row in range(4)], gains.mean(1))
+    assert np.allclose(drawn(right, "plain"), [100 * (plain.mean(1)[:2] - plain.mean(1)[1:]), [3, 2]])
+    assert np.allclose(drawn(left, "now").ravel(), [2, found[2].mean()])
+    assert np.allclose(drawn(left, "control")[1], control.mean(1))
+    before = len(right.get_children())
+    plots.effect(figure, {"found": plain, "plain": plain, "control": control, "here": 0})
+    assert len(right.get_children()) == before
+
+
+def test_dimensions_mark_the_setting_in_the_cloud():
+    figure = Figure()
+    FigureCanvasAgg(figure)
+    cloud = [([0.7, 0.8], [1.0, -1.0]), ([0.9, 0.95], [0.0, 0.0]), ([1.0, 1.1], [-3.0, -4.0])]
+    plots.dimensions_axes(figure, [0.2, 1, 5], "κ", "κ", cloud)
+    parts = {name: np.full((3, 4), 5.0 + i) + np.arange(4) for i, name in enumerate(plots.DIMENSIONS)}
+    plots.dimensions(figure, parts | {"spot": (0.8, -1.0)})
+    left, right = figure.axes
+    assert drawn(left, "ensd dots")[1].tolist() == [8.5] * 3 and drawn(right, "now").ravel().tolist() == [0.8, -1.0]
+    assert [line.get_xdata().tolist() for line in right.lines[:3]] == [[0.7, 0.8], [0.9, 0.95], [1.0, 1.1]]
+
+
 def test_cells_are_a_table_on_a_map():
     ax = Figure().add_subplot(xlim=(-0.5, 2.5), ylim=(-0.5, 1.5))
     values = np.arange(6.0).reshape(2, 3) - 1
@@ -388,3 +478,32 @@ def test_powers_have_bars_and_say_the_exponent():
     assert {"power of x", "1.00 ± 0.01"} <= {text.get_text() for text in left.texts}
     slopes = [np.diff(np.log(guide.get_ydata())) / np.diff(np.log(guide.get_xdata())) for guide in right.lines]
     np.testing.assert_allclose(slopes, -1)
+
+
+def test_seed_curves_are_all_there_and_their_median_is_strong(ax):
+    curves = np.array([[0.0, 1.0], [0.0, 0.2], [0.0, 0.4]])
+    median = plots.seed_curves(ax, "accuracy", [0, 10], curves, color=plots.BLUE)
+    assert np.array_equal(median.get_ydata(), [0, 0.4]) and median.get_color() == plots.BLUE
+    (each,) = (artist for artist in ax.collections if artist.get_gid() == "accuracy each")
+    assert np.array_equal([segment[:, 1] for segment in each.get_segments()], curves)
+    assert (each.get_colors()[0, :3] > mpl.colors.to_rgb(plots.BLUE)).all()
+
+
+def test_seed_stems_stand_on_the_mean_of_their_seeds(ax):
+    plots.seed_stems(ax, "power", [1, 3], [[0.0, 1.0], [0.5, 0.5]])
+    at = {line.get_gid(): line.get_xydata().tolist() for line in ax.lines}
+    assert at["power"] == [[1, 0.25], [3, 0.75]]
+    assert at["power each"] == [[1, 0], [3, 1], [1, 0.5], [3, 0.5]]
+
+
+def test_a_second_phase_counts_its_steps_from_zero(ax):
+    plots.phases(ax, "accuracy", 1000, 500)
+    assert ax.get_xlim() == (0, 1500) and ax.get_xticks().tolist() == [0, 500, 1000, 1250, 1500]
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["0", "500", "1000 | 0", "250", "500"]
+    assert [line.get_xdata() for line in ax.lines] == [[1000, 1000]]
+
+
+def test_bands_stand_at_their_positions_and_may_be_none(ax):
+    artist = plots.bands(ax, "shared", [3, 6], top=0.5)
+    assert np.array_equal(artist.get_xydata(), [[3, 0], [3, 0.5], [3, np.nan], [6, 0], [6, 0.5], [6, np.nan]], True)
+    assert len(plots.bands(ax, "shared", []).get_xydata()) == 0 and artist.get_zorder() == 0

@@ -462,6 +462,22 @@ def test_losses_are_those_of_torch_per_net():
         assert accuracy(out, labels)[i].item() == sum(out[i].argmax(1) == labels[i]) / 7
 
 
+@pytest.mark.parametrize("problem", [Dense, Images])
+def test_gradients_are_those_of_each_net_alone(problem):
+    params = problem.params()
+    before = {name: value.clone() for name, value in params.items()}
+    with torch.no_grad():  # a caller may have switched them off
+        loss, grad = training.gradients(problem.forward, params, problem.x, problem.y, problem.loss)
+    assert all(torch.equal(value, before[name]) and not value.requires_grad for name, value in params.items())
+    for i in range(len(loss)):
+        alone = {name: value[i : i + 1].clone().requires_grad_() for name, value in params.items()}
+        own = problem.loss(problem.forward(alone, problem.x), problem.y).sum()
+        own.backward()
+        assert loss[i].item() == pytest.approx(own.item())
+        for name, value in alone.items():
+            torch.testing.assert_close(grad[name][i], value.grad[0])
+
+
 # --- Bad input ---------------------------------------------------------------------------------------------------
 
 
@@ -576,6 +592,7 @@ CALLS = {
     "mse": (mse, randn(3, 7, 4), randn(7, 4, seed=1)),
     "cross_entropy": (cross_entropy, randn(3, 7, 4), torch.arange(7) % 4),
     "accuracy": (accuracy, randn(3, 7, 4), torch.arange(7) % 4),
+    "gradients": (lambda p, x, y: training.gradients(Dense.forward, p, x, y), Dense.params(), Dense.x, Dense.y),
     "train dense": run_of(Dense, SGD(RATES, momentum=0.9), **OWN_BATCHES),
     "train images": run_of(Images, Adam(RATES, weight_decay=0.1), validate=lambda p: p["w0"].flatten(1).norm(dim=1)),
     "train shared": run_of(Dense, Adam(lambda step, p: 0.1), batch=4, generators=lambda: compute.generator(1)),

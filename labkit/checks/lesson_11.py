@@ -88,6 +88,7 @@ def honest_slope(answer) -> str:
         "Both M are sums over samples: take means.": n * n_new * truth,
         "The M of the first sample is a sum: take the mean.": n * truth,
         "The M of the new sample is a sum: take the mean.": n_new * truth,
+        "Each M is a mean over its own sample: divide the new one by the number of new samples.": n_new / n * truth,
         "That is the mean of the products of entries: ⟨M, V⟩ is their sum.": truth / (d * m),
         "V is normalized: take V = −M as it is.": truth / first.norm(),
         "Each sample counts by itself: E⟨g, Vφ⟩ is a mean of products, not a product of means.": (

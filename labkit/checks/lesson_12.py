@@ -43,6 +43,8 @@ def block(answer) -> str:
         / ((1 + w) ** 2 * r**2 + eps).sqrt(),
         "beta: eps stands inside the root: s(u) = sqrt(rms(u)^2 + eps).": (1 + w) / outside,
         "beta: r is missing: the least rms(u) is (1 - w) r.": (1 + w) / flat,
+        "beta: eps is a variance already: add it under the root as it is, not its square.": (1 + w)
+        / (a**2 + eps**2).sqrt(),
         "beta: the block stretches by 1 + w: you multiply by s(u) where N divides.": (1 + w) * scale,
     }
     last = {
@@ -67,10 +69,23 @@ WITHIN, COARSE = 0.003, 0.05  # above the least epsilon: a fine grid, and a grid
 
 
 def least(
-    n, k, reach, fail_prob, *, move=2.0, sides=2.0, size=None, shrink=2.0, root=True, parameters=True, everything=False
+    n,
+    k,
+    reach,
+    fail_prob,
+    *,
+    move=2.0,
+    sides=2.0,
+    size=None,
+    shrink=2.0,
+    root=True,
+    parameters=True,
+    everything=False,
+    inside=False,
 ) -> Tensor:
     """min over eta of the bound of k directions, (n,); the keywords make the mistakes."""
     log_size = (k if parameters else torch.ones_like(k))[:, None] * (1 + 2 * reach[:, None] / ETA).log()
+    log_size = (1 + 2 * k[:, None] * reach[:, None] / ETA).log() if inside else log_size
     log_size = log_size if size is None else size(log_size)
     sure = (sides / fail_prob).log() * (k if everything else 1)
     spread = (log_size + sure[:, None]) / (shrink * n[:, None])
@@ -109,6 +124,7 @@ def directions(answer) -> str:
     }
     mistakes = {
         "k is missing: the net has (1 + 2 reach/eta) to the power k points.": {"parameters": False},
+        "k stands inside the logarithm: that of the number of points is k ln(1 + 2 reach/eta).": {"inside": True},
         "The root is missing: Hoeffding's deviation falls as 1/sqrt(n).": {"root": False},
         "Hoeffding divides by 2n, not by n.": {"shrink": 1.0},
         "The price of the grid is missing: 2 eta on top of the deviation.": {"move": 0.0},

@@ -38,6 +38,10 @@ RECIPES = {  # name -> the function, as module:name, that returns its recipe at 
     "digits_batch_norm": "labkit.results.digits_transfer:batch_norm_recipe",
     "signal_and_noise": "labkit.results.signal_and_noise:recipe",
     "gradient_heat_maps": "labkit.results.signal_and_noise:heat_map_recipe",
+    "modular_pretraining": "labkit.results.modular_arithmetic:pretraining_recipe",
+    "modular_arithmetic": "labkit.results.modular_arithmetic:fine_tuning_recipe",
+    "modular_controls": "labkit.results.modular_arithmetic:controls_recipe",
+    "modular_scale": "labkit.results.modular_arithmetic:scale_recipe",
 }
 LONG = {  # the same, for a GPU and many hours: not shipped; `remake` writes it to the current folder
     "image_transfer": "labkit.results.image_transfer:recipe",

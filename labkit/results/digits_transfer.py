@@ -20,6 +20,8 @@ KAPPAS = [0.2, 1.0, 5.0]
 WEIGHT_SCALES = [0.3, 1.0, 3.0]
 SHOTS = [3, 10]  # images a class
 AXES = "task", "n", "gamma", "statistics", "matched", "centered", "weight_scale", "kappa", "seed"
+USUAL = {"task": "subset", "n": 3, "gamma": 1.0, "centered": False, "weight_scale": 1.0}  # the lesson starts here
+USUAL |= {"statistics": "batch", "matched": False}
 BATCH_NORM_KAPPAS = [0.1, 0.3, 1.0, 3.0, 10.0]
 BATCH_NORM_SHOTS, BATCH_NORM_RATE = 3, 0.005
 REMADE = 3  # seeds
@@ -141,6 +143,60 @@ class Grid:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.values[name]
+
+    def place(self, **setting: object) -> tuple:
+        """Where a setting lies in each array, `USUAL` where none is given: all κ without a kappa, or with None."""
+        unknown = set(setting) - set(AXES[:-1])
+        if unknown:
+            raise ValueError(f"a setting has {', '.join(AXES[:-1])}, got {', '.join(sorted(unknown))}")
+        setting, place = {name: value for name, value in (USUAL | setting).items() if value is not None}, []
+        for axis, values in list(self.axes.items())[:-1]:
+            if axis in setting and setting[axis] not in values:
+                raise ValueError(f"{axis} must be one of {values}, got {setting[axis]!r}")
+            place.append(values.index(setting[axis]) if axis in setting else slice(None))
+        return tuple(place)
+
+    def at(self, name: str, **setting: object) -> np.ndarray:
+        """A result at a setting, see `place`: (kappa, seed), or (seed,) with a kappa.
+
+        >>> from labkit.results import load
+        >>> arrays(load("digits_transfer").table).at("accuracy", task="new", kappa=0.2).shape
+        (12,)
+        """
+        return self.values[name][self.place(**setting)]
+
+    def overall(self, name: str, **setting: object) -> np.ndarray:
+        """A result averaged over all settings with the values given, seed by seed: (kappa, seed).
+
+        >>> from labkit.results import load
+        >>> grid = arrays(load("digits_transfer").table)
+        >>> grid.overall("accuracy", task="new", weight_scale=3.0).shape
+        (3, 12)
+        """
+        others = [axis for axis in list(self.axes)[:-2] if axis not in setting]
+        part = self.values[name][self.place(**dict.fromkeys(others) | setting)]
+        return part.mean(tuple(range(part.ndim - 2)))
+
+    def gains(self, average: bool = False, **setting: object) -> np.ndarray:
+        """Accuracy at a κ minus that at the next larger one, seed by seed: (kappa − 1, seed). > 0: smaller is better.
+
+        ``average``: `overall` settings that are not given, else at the `USUAL` ones.
+
+        >>> from labkit.results import load
+        >>> arrays(load("digits_scratch").table).gains(task="shift").shape
+        (2, 12)
+        """
+        return -np.diff((self.overall if average else self.at)("accuracy", **setting), axis=0)
+
+    def change(self, name: str, old: float, new: float, **setting: object) -> np.ndarray:
+        """What accuracy gains, `overall`, when the value of an axis goes from old to new: (kappa, seed).
+
+        >>> from labkit.results import load
+        >>> arrays(load("digits_transfer").table).change("gamma", 1.0, 0.1, task="new").shape
+        (3, 12)
+        """
+        old, new = (self.overall("accuracy", **{name: value}, **setting) for value in (old, new))
+        return new - old
 
 
 def arrays(table: Table) -> Grid:

@@ -255,6 +255,21 @@ def live(
     }
 
 
+def gallery(seed: int, n_per_class: int = 3) -> dict[str, Tensor]:
+    """Training images to look at: "pretraining" (4, 7, 8, 8), a row a rotation and a column a digit; of each task
+    (n_per_class, class, 8, 8).
+
+    >>> {name: tuple(tiles.shape[:2]) for name, tiles in gallery(0).items()}
+    {'pretraining': (4, 7), 'subset': (3, 5), 'new': (3, 6), 'shift': (3, 5)}
+    """
+
+    def columns(images: digits.Images, rows: int) -> Tensor:
+        return torch.stack([images.x[images.y == label][:rows, 0] for label in range(images.n_classes)], 1)
+
+    tasks = {task: columns(digits.finetuning(task, n_per_class, seed)[0], n_per_class) for task in digits.TASKS}
+    return {"pretraining": columns(digits.pretraining(seed)[0], 1).unflatten(1, (4, 7))[0]} | tasks
+
+
 def _each(name: str, value: PerNet | Sequence[float], params: Params) -> Tensor:
     """A number or one a net as (net,), > 0."""
     like = params["readout"]

@@ -17,6 +17,8 @@ LIVE = {  # lesson -> a live control of its first panel
     "03": "lam",
     "04": "alpha_pt",
     "05": "lam",
+    "06": "seed",
+    "07": "step",
     "08": "samples_per_dim",
     "09": "samples_per_dim",
     "10": "kept",

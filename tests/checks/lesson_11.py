@@ -158,6 +158,7 @@ WRONG = {
         ("Both M are sums", 0, slope_of(first=sums, second=lambda new, old: sums(*new))),
         ("The M of the first sample is a sum", 0, slope_of(first=sums)),
         ("The M of the new sample is a sum", 0, slope_of(second=lambda new, old: sums(*new))),
+        ("by the number of new samples", 0, slope_of(second=lambda new, old: sums(*new) / len(old[0]))),
         ("⟨M, V⟩ is their sum", 0, slope_of(after=lambda a, b: (a * b).mean())),
         ("V is normalized", 0, slope_of(after=lambda a, b: a / a.norm() * b)),
         ("a mean of products", 0, slope_of(second=lambda new, old: torch.outer(new[0].mean(0), new[1].mean(0)))),
