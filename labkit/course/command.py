@@ -144,17 +144,23 @@ def _data(options: argparse.Namespace, rest: list[str]) -> int:
         raise Refusal(f"Which data set? One or more of {', '.join(download.FILES)}.")
     for name in options.names:
         download.require_name(name)
+    failed = []  # a server of another data set may well be there
+    try:
+        place = download.folder()
+        for name in options.names if options.action == "fetch" else ():
+            try:
+                print(*download.fetch(name), sep="\n")
+            except download.DataError as error:
+                failed.append(str(error))
+    except download.DataError as error:
+        raise Refusal(error) from None
+    if failed:
+        raise Refusal("\n".join(failed))
     if options.action == "list":
         for name, files in download.FILES.items():
             state = "there" if download.there(name) else f"labkit data fetch {name}"
             print(f"{name:<9} {sum(file.megabytes for file in files):4} MB  {state}")
-        print(f"in {download.folder()}")
-        return 0
-    for name in options.names:
-        try:
-            print(*download.fetch(name), sep="\n")
-        except download.DataError as error:
-            raise Refusal(error) from None
+        print(f"in {place}")
     return 0
 
 
