@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     sweep.add_argument("name", nargs="?", help="such as recovery_by_scale; none: list what there is")
     sweep.add_argument("--profile", help="quick, standard or full (default: LABKIT_PROFILE, else standard)")
     sweep.add_argument("--device", help="such as cuda (default: LABKIT_DEVICE, else cuda where there is one)")
+    sweep.add_argument("--batch", help="of image_transfer: images a step (default: LABKIT_BATCH, else its own)")
     sweep.set_defaults(run=_sweep)
     data = commands.add_parser("data", help="download data sets, or list them")
     data.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="list, by default")
@@ -128,6 +129,10 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     if options.device:
         os.environ["LABKIT_DEVICE"] = options.device
+    if options.batch:
+        if options.name not in results.LONG:
+            raise Refusal(f"--batch is for {', '.join(results.LONG)}.")
+        os.environ["LABKIT_BATCH"] = options.batch
     with compute.use_profile(options.profile or compute.profile()):
         try:
             path = results.remake(options.name)
