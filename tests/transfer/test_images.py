@@ -257,7 +257,7 @@ def by_hand(net, params, x, y, statistics, center, steps, rate):
 def test_fine_tuning_is_that_of_a_plain_loop(norm, center):
     old = pretrain(BRIEF, norm, [(1.0, 1.0)], 0) * 2
     few, test = shots(BRIEF, "subset", 10, 0)
-    rules = replace(BRIEF, few_steps=5, few_stop_loss=-1.0)
+    rules = replace(BRIEF, few_steps=5, few_stop_loss=1e-9)
     gamma = [1.0, 0.3]
     found = finetune(rules, old, [0, 0], [few] * 2, [test] * 2, gamma, ["pretrained"] * 2, norm, center)
     for i, net in enumerate(old):
@@ -283,7 +283,7 @@ def test_fine_tuning_is_that_of_a_plain_loop(norm, center):
 
 def test_one_by_one_or_as_one_is_the_same():
     settings = {"kappa": [0.5, 2.0, 0.5, 2.0], "seed": [0, 0, 1, 1]}
-    stacked, single = (run(replace(BRIEF, stack=stack), **settings) for stack in (16, 1))
+    stacked, single = (run(replace(BRIEF, epochs=1, few_steps=2, stack=stack), **settings) for stack in (16, 1))
     for name in ("loss", "pretraining_loss", "pr_before", "ensd"):
         np.testing.assert_allclose(stacked[name], single[name], rtol=2e-3, err_msg=name)
 
@@ -324,7 +324,7 @@ def test_a_scale_at_which_training_diverges_is_reported():
 @pytest.mark.parametrize("norm", ["batch", "none"])
 def test_bfloat16_agrees_with_float32(norm):
     """On the CPU: half precision of the convolutions changes logits by percents, and the loss less."""
-    half = replace(BRIEF, autocast=torch.bfloat16, epochs=3)
+    half = replace(BRIEF, autocast=torch.bfloat16, epochs=1)
     (exact,), (rough,) = (pretrain(rules, norm, [(1.0, 1.0)], 0) for rules in (replace(half, autocast=None), half))
     assert exact.numbers["precision"] == 0 and 1e-5 < rough.numbers["precision"] < 0.05
     assert rough.numbers["loss"] == pytest.approx(exact.numbers["loss"], rel=0.02)
@@ -534,10 +534,10 @@ def test_without_data_one_sentence_says_so(monkeypatch):
 
 
 def test_the_study_gives_the_same_on_every_device(device, monkeypatch):
-    settings = {"norm": "frozen", "kappa": [0.5, 2.0], "centered": True}
-    expected = run(**settings)
+    rules, settings = replace(BRIEF, epochs=1, few_steps=2), {"norm": "frozen", "kappa": [0.5, 2.0], "centered": True}
+    expected = run(rules, **settings)
     monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
-    found = run(**settings)
+    found = run(rules, **settings)
     for name in ("loss", "pretraining_loss", "pr_before", "pr_after", "ensd", "cka"):
         np.testing.assert_allclose(found[name], expected[name], rtol=5e-3, err_msg=name)
 
@@ -553,6 +553,7 @@ def test_nothing_is_made_without_a_device():
 
 def test_one_command_runs_all_of_it_and_goes_on_where_it_was_stopped(place, monkeypatch, capsys):
     words = ["sweep", "image_transfer", "--profile", "quick", "--device", "cpu"]
+    monkeypatch.setattr(study, "TINY", replace(BRIEF, epochs=1, few_steps=2))
     calls = []
 
     def stopped(*arguments, **options):
