@@ -3,7 +3,7 @@
 labkit lab [NN] [options of jupyter lab]   open JupyterLab on lesson NN (on the first when none is given)
 labkit build                               make lessons/ anew from solutions/
 labkit build --check                       only say what is out of date or breaks a rule
-labkit sweep [NAME [--profile full] [--device cuda]]  make a shipped result anew, in place of the old one, or list them
+labkit sweep [NAME [--profile full] [--device cuda] [--batch 64]]  make a result anew, in place of the old one, or list
 labkit data [fetch NAME ...]               download data sets (cifar10, cifar100, svhn), or list them
 labkit doctor                              look at everything the course needs and say what is missing
 labkit picture                             make the picture of README.md anew

@@ -212,7 +212,8 @@ def _receive(file: Remote, content: BinaryIO, bar: tqdm, start: int) -> int:
 def _extent(answer: requests.Response) -> tuple[int | None, int | None]:
     """Where an answer begins and how long the file is, as far as its headers say so in numbers."""
     if answer.status_code in (206, 416):
-        if answer.headers.get("Content-Type", "").startswith("text/html"):  # a page about it, not a piece of it
+        page = answer.headers.get("Content-Type", "").startswith("text/html")
+        if page and answer.status_code == 206:  # about the file, not a piece of it
             return None, None
         place, _, total = answer.headers.get("Content-Range", "").removeprefix("bytes").strip().partition("/")
         return _number(place.partition("-")[0]), _number(total)

@@ -118,6 +118,7 @@ def serving(server):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(content)}")
                 self.send_header("Content-Length", "0")
+                self.send_header("Content-Type", "text/html")  # as many servers do
                 return self.end_headers()
             self.send_response(206 if asked and server.ranges else 200)
             self.send_header("Content-Length", str(len(content) - start))

@@ -282,7 +282,7 @@ def test_fine_tuning_is_that_of_a_plain_loop(norm, center):
 
 
 def test_one_by_one_or_as_one_is_the_same():
-    settings = {"kappa": [0.5, 2.0, 0.5, 2.0], "seed": [0, 0, 1, 1]}
+    settings = {"kappa": [0.5, 2.0, 0.5], "seed": [0, 0, 1]}
     stacked, single = (run(replace(BRIEF, epochs=1, few_steps=2, stack=stack), **settings) for stack in (16, 1))
     for name in ("loss", "pretraining_loss", "pr_before", "ensd"):
         np.testing.assert_allclose(stacked[name], single[name], rtol=2e-3, err_msg=name)
