@@ -43,11 +43,22 @@ class CacheError(RuntimeError):
 def home() -> Path:
     """The folder of the cache: ``LABKIT_CACHE`` when set, else labkit's folder in the user's cache folder.
 
-    Nothing removes old entries. The folder may be deleted at any time: what is needed is computed again.
+    Nothing removes old entries. The folder may be deleted at any time: what is needed is computed again. Raises
+    CacheError when a "~" in it stands for nobody's home.
     """
     import platformdirs  # only who has no folder of their own pays for the import
 
-    return Path(os.environ.get("LABKIT_CACHE") or platformdirs.user_cache_path("labkit", appauthor=False)).expanduser()
+    place = Path(os.environ.get("LABKIT_CACHE") or platformdirs.user_cache_path("labkit", appauthor=False))
+    return _expanded(place)
+
+
+def _expanded(place: Path) -> Path:
+    try:
+        return place.expanduser()
+    except RuntimeError as error:
+        raise CacheError(
+            f"the cache folder {str(place)!r} is nowhere ({error}): point LABKIT_CACHE to a folder of yours"
+        ) from error
 
 
 # ---- keys
@@ -371,7 +382,7 @@ class Cache:
         key = study_key(function)[:16]
         name = re.sub(r"\W+", "_", f"{function.__module__}.{function.__qualname__}")[-60:]
         # absolute: the study may go to another folder
-        folder = (Path(root).expanduser() if root else home() / "sweep").absolute() / f"{name}-{key}"
+        folder = (_expanded(Path(root)) if root else home() / "sweep").absolute() / f"{name}-{key}"
         probe = folder / f"{_own()}.tmp"
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -44,12 +44,17 @@ def valid_device(name: torch.device | str, argument: str = "device") -> torch.de
     import torch
 
     try:
+        if isinstance(name, bool | float):
+            raise TypeError("no name")
         chosen = torch.device(name)
         torch.empty(0, device=chosen)
+        if chosen.type == "meta":
+            raise RuntimeError("it holds no values")
     except (
         RuntimeError,
         AssertionError,
         NotImplementedError,
+        TypeError,
     ) as error:  # torch raises AssertionError without CUDA
         raise ValueError(
             f"{argument} must name a device of this computer such as cpu or cuda, got {str(name)!r}"

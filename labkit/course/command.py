@@ -3,7 +3,7 @@
 labkit lab [NN] [options of jupyter lab]   open JupyterLab on lesson NN (on the first when none is given)
 labkit build                               make lessons/ anew from solutions/
 labkit build --check                       only say what is out of date or breaks a rule
-labkit sweep [NAME [--profile full] [--device cuda]]  make a shipped result anew, in place of the old one, or list them
+labkit sweep [NAME [--profile full] [--device cuda] [--batch 64]]  make a result anew, in place of the old one, or list
 labkit data [fetch NAME ...]               download data sets (cifar10, cifar100, svhn), or list them
 labkit doctor                              look at everything the course needs and say what is missing
 labkit picture                             make the picture of README.md anew
@@ -38,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     sweep.add_argument("name", nargs="?", help="such as recovery_by_scale; none: list what there is")
     sweep.add_argument("--profile", help="quick, standard or full (default: LABKIT_PROFILE, else standard)")
     sweep.add_argument("--device", help="such as cuda (default: LABKIT_DEVICE, else cuda where there is one)")
+    sweep.add_argument("--batch", help="of image_transfer: images a step (default: LABKIT_BATCH, else its own)")
     sweep.set_defaults(run=_sweep)
     data = commands.add_parser("data", help="download data sets, or list them")
     data.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="list, by default")
@@ -128,6 +129,10 @@ def _sweep(options: argparse.Namespace, rest: list[str]) -> int:
         return 0
     if options.device:
         os.environ["LABKIT_DEVICE"] = options.device
+    if options.batch:
+        if options.name not in results.LONG:
+            raise Refusal(f"--batch is for {', '.join(results.LONG)}.")
+        os.environ["LABKIT_BATCH"] = options.batch
     with compute.use_profile(options.profile or compute.profile()):
         try:
             path = results.remake(options.name)
@@ -144,17 +149,23 @@ def _data(options: argparse.Namespace, rest: list[str]) -> int:
         raise Refusal(f"Which data set? One or more of {', '.join(download.FILES)}.")
     for name in options.names:
         download.require_name(name)
+    failed = []  # a server of another data set may well be there
+    try:
+        place = download.folder()
+        for name in options.names if options.action == "fetch" else ():
+            try:
+                print(*download.fetch(name), sep="\n")
+            except download.DataError as error:
+                failed.append(str(error))
+    except download.DataError as error:
+        raise Refusal(error) from None
+    if failed:
+        raise Refusal("\n".join(failed))
     if options.action == "list":
         for name, files in download.FILES.items():
             state = "there" if download.there(name) else f"labkit data fetch {name}"
             print(f"{name:<9} {sum(file.megabytes for file in files):4} MB  {state}")
-        print(f"in {download.folder()}")
-        return 0
-    for name in options.names:
-        try:
-            print(*download.fetch(name), sep="\n")
-        except download.DataError as error:
-            raise Refusal(error) from None
+        print(f"in {place}")
     return 0
 
 

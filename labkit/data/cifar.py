@@ -37,10 +37,10 @@ def load(
     Device and dtype as for `labkit.data.images.from_pixels`. Raises ValueError for another name or part, DataError
     as `labkit.data.download.fetch` does and for an archive that is not of CIFAR's format.
     """
-    if name not in LAYOUTS:
+    if not isinstance(name, str) or name not in LAYOUTS:
         raise ValueError(f"name must be one of {', '.join(LAYOUTS)}, got {name!r}")
     n_labels, names_file, parts = LAYOUTS[name]
-    if part not in parts:
+    if not isinstance(part, str) or part not in parts:
         raise ValueError(f"part must be one of {', '.join(parts)}, got {part!r}")
     (archive,) = download.fetch(name)
     found = read_members(archive, [names_file, *parts[part]])

@@ -6,11 +6,12 @@ same on every device. The protocol, with its pixel noise, is ours: a toy of the 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 
 import torch
 
 from labkit import compute
-from labkit.data.images import Images, few_shot, require_floating, split, subset
+from labkit.data.images import Images, few_shot, require_floating, require_some, split, subset, whole_number
 from labkit.validate import require_generator
 
 N_PRETRAINING = 1000  # images 0–999
@@ -30,8 +31,8 @@ def load(device: torch.device | str | None = None, dtype: torch.dtype | None = N
     """
     from sklearn.datasets import load_digits  # costs a second to import: only who asks pays
 
-    device = compute.valid_device(device or compute.device())
-    dtype = dtype or compute.dtype(device)
+    device = compute.device() if device is None else compute.valid_device(device)
+    dtype = compute.dtype(device) if dtype is None else dtype
     require_floating(dtype)
     data = load_digits()
     x = torch.tensor(data.images, dtype=torch.float64, device="cpu")[:, None]
@@ -58,6 +59,7 @@ def pretraining(
     """
     generator = compute.generator(seed)
     known = subset(load(device, dtype)[:N_PRETRAINING], range(7))
+    require_some("n_validation", n_validation, len(known), "images")
     validation, train = split(known, n_validation, generator)
     return tuple(noisy(rotated(images, range(4)), generator) for images in (train, validation))
 
@@ -101,8 +103,8 @@ def noisy(images: Images, generator: torch.Generator, std: float = NOISE_STD) ->
     tensor(0.6, dtype=torch.float64)
     """
     require_generator(generator)
-    if not 0 <= std < torch.inf:
-        raise ValueError(f"std must lie in [0, inf), got {std}")
+    if not isinstance(std, Real) or not 0 <= std < torch.inf:
+        raise ValueError(f"std must lie in [0, inf), got {std!r}")
     noise = std * torch.randn(images.x.shape, generator=generator, dtype=torch.float64, device="cpu")
     return replace(images, x=images.x + noise.to(images.x.device, images.x.dtype))
 
@@ -116,9 +118,11 @@ def rotated(images: Images, quarter_turns: Sequence[int]) -> Images:
     >>> rotated(load(), (0, 1)).n_classes
     20
     """
-    turns = list(quarter_turns)
-    if not turns or len({turn % 4 for turn in turns}) < len(turns):
-        raise ValueError(f"quarter_turns must hold at least one number, all different modulo 4, got {turns}")
+    listed = hasattr(quarter_turns, "__iter__") and not isinstance(quarter_turns, str)
+    turns = [whole_number(turn) for turn in quarter_turns] if listed else []
+    if not turns or None in turns or len({turn % 4 for turn in turns}) < len(turns):
+        allowed = "at least one whole number, all different modulo 4"
+        raise ValueError(f"quarter_turns must hold {allowed}, got {list(quarter_turns) if listed else quarter_turns!r}")
     x = torch.cat([torch.rot90(images.x, k, (-2, -1)) for k in turns])
     y = torch.cat([images.y + i * images.n_classes for i in range(len(turns))])
     return Images(x, y, len(turns) * images.n_classes)
@@ -139,6 +143,6 @@ def inverted(images: Images, contrast: float = CONTRAST) -> Images:
     >>> inverted(load()).x.std() / load().x.std()
     tensor(0.7, dtype=torch.float64)
     """
-    if not 0 < contrast < torch.inf:
-        raise ValueError(f"contrast must lie in (0, inf), got {contrast}")
+    if not isinstance(contrast, Real) or not 0 < contrast < torch.inf:
+        raise ValueError(f"contrast must lie in (0, inf), got {contrast!r}")
     return replace(images, x=-contrast * images.x)

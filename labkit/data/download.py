@@ -5,23 +5,27 @@ brings anything, else in the next. Two processes may fetch one file at once: bot
 places. ``labkit data fetch cifar100`` does from the command line what the first `labkit.data.load` does.
 """
 
+import hashlib
 import os
 import shutil
+import stat
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import urlsplit
 
 import pooch
 import requests
+import urllib3
 from tqdm.auto import tqdm
 
 from labkit import cache
+from labkit.validate import require_whole
 
-CHUNK = 1 << 18  # bytes
+CHUNK = 1 << 14  # bytes; a connection that breaks off sooner brings nothing
 PATIENCE = (10, 60)  # seconds until connected, and between two chunks
 OFFLINE = "or stay with labkit.data.digits, which need no download"
 
@@ -44,9 +48,20 @@ class Remote:
     def url(self) -> str:
         """Below ``LABKIT_DATA_URL``, the address of a mirror, when that is set."""
         site = os.environ.get("LABKIT_DATA_URL", "").strip() or self.site
-        if urlsplit(site).scheme not in ("http", "https"):
-            raise ValueError(f"LABKIT_DATA_URL must start with http:// or https://, got {site!r}")
+        try:
+            parts = urlsplit(site)
+            valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # brackets or a port that are none
+            valid = False
+        if not valid:
+            raise ValueError(f"LABKIT_DATA_URL must start with http:// or https:// and a host, got {site!r}")
         return f"{site.rstrip('/')}/{self.name}"
+
+    @property
+    def host(self) -> str:
+        """Where it comes from, for the reader: without name and password."""
+        parts = urlsplit(self.url)
+        return f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
 
 
 CIFAR, SVHN = "https://www.cs.toronto.edu/~kriz", "http://ufldl.stanford.edu/housenumbers"
@@ -62,8 +77,14 @@ FILES = {  # md5: of CIFAR's binary archives from their page, of SVHN those that
 
 
 def folder() -> Path:
-    """Where the files are: ``LABKIT_DATA`` when set, else data/ in the folder of `labkit.cache.home`."""
-    return Path(os.environ.get("LABKIT_DATA") or cache.home() / "data").expanduser().absolute()
+    """Where the files are: ``LABKIT_DATA`` when set, else data/ in the folder of `labkit.cache.home`.
+
+    Raises DataError when a "~" in it stands for nobody's home.
+    """
+    try:
+        return Path(os.environ.get("LABKIT_DATA", "").strip() or cache.home() / "data").expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # no home; the current folder was removed
+        raise DataError(f"the data have no folder ({error}): point LABKIT_DATA to a folder of yours") from error
 
 
 def require_name(name: str) -> None:
@@ -75,11 +96,16 @@ def require_name(name: str) -> None:
 def fetch(name: str, which: int | None = None, progress: bool = True) -> list[Path]:
     """The files of a data set, or one of them, in `folder`, downloaded unless they are there and intact.
 
-    Raises ValueError for an unknown name; DataError, in one sentence, when a file cannot be downloaded or written or
-    is not what it should be.
+    Raises ValueError for an unknown name or a number of no file; DataError, in one sentence, when a file cannot be
+    downloaded, read or written or is not what it should be.
     """
     require_name(name)
-    files = FILES[name] if which is None else FILES[name][which : which + 1]
+    files = FILES[name]
+    if which is not None:
+        require_whole(0, which=which)
+        if which >= len(files):
+            raise ValueError(f"which must be below {len(files)}, the number of files of {name}, got {which}")
+        files = files[which : which + 1]
     return [_fetch(file, name, progress) for file in files]
 
 
@@ -91,13 +117,26 @@ def there(name: str) -> bool:
 
 def _fetch(file: Remote, name: str, progress: bool) -> Path:
     path, part = folder() / file.name, folder() / f"{file.name}.part"
-    if path.is_file() and pooch.file_hash(str(path), alg="md5") == file.md5:
+    if _intact(file, path):
         return path  # also where nothing can be written
+    url, host = file.url, file.host
     _require_writable()
-    url, host = file.url, urlsplit(file.url).netloc
     pooch.get_logger().setLevel("WARNING")  # what it is doing is said by the bar
     try:
-        pooch.retrieve(url, f"md5:{file.md5}", file.name, folder(), downloader=partial(_resume, file, part, progress))
+        with _opened(part) as content:
+            _complete(file, content, progress)
+
+            def handed_over(_url: str, target: str, _pooch: None) -> None:
+                content.seek(0)
+                with open(target, "wb") as whole:
+                    shutil.copyfileobj(content, whole)
+                os.chmod(target, stat.S_IMODE(os.fstat(content.fileno()).st_mode))  # pooch's is for the owner alone
+
+            try:
+                pooch.retrieve(url, f"md5:{file.md5}", file.name, folder(), downloader=handed_over)
+            except ValueError as error:  # another process wrote into the part after it had been compared
+                raise DataError(_wrong(file)) from error
+        part.unlink(missing_ok=True)
     except requests.RequestException as error:
         kept = f"; {text}" if (text := _kept(part)) else ""
         remedy = f"try  labkit data fetch {name}  again when this computer is online, {OFFLINE}"
@@ -106,11 +145,6 @@ def _fetch(file: Remote, name: str, progress: bool) -> Path:
         if text := _kept(part):
             stop.add_note(text)
         raise
-    except ValueError as error:  # of pooch: the only one after a valid address
-        raise DataError(
-            f"{file.name} from {host} has a wrong checksum and was removed: try again, and if it stays wrong, another "
-            "source (LABKIT_DATA_URL)"
-        ) from error
     except OSError as error:  # a full disk
         raise DataError(f"{file.name} cannot be kept in {folder()} ({error.strerror or error})") from error
     finally:
@@ -119,53 +153,115 @@ def _fetch(file: Remote, name: str, progress: bool) -> Path:
     return path
 
 
-def _resume(file: Remote, part: Path, progress: bool, url: str, target: str, _pooch: None) -> None:
-    """Bring the part to its full length, by as many requests as it takes while each brings something; then move it."""
-    bar = tqdm(desc=file.name, unit="B", unit_scale=True, disable=not progress)
-    with bar, _opened(part) as content:
+def _intact(file: Remote, path: Path) -> bool:
+    try:
+        return path.is_file() and pooch.file_hash(str(path), alg="md5") == file.md5
+    except OSError as error:
+        remedy = "make it readable, or point LABKIT_DATA to a folder of yours"
+        raise DataError(f"{path} cannot be read ({error.strerror or error}): {remedy}") from error
+
+
+def _complete(file: Remote, content: BinaryIO, progress: bool) -> None:
+    """Bring the part to its full length, by as many requests as it takes while each brings something.
+
+    Pieces that do not fit together, of another version or of a server that miscounts, are fetched as one, once.
+    """
+    anew = False
+    with tqdm(desc=file.name, unit="B", unit_scale=True, disable=not progress) as bar:
         while True:
             before = _length(content)
             try:
-                _receive(file, url, content, bar)
-                break
+                start = _receive(file, content, bar, before)
             except requests.RequestException:
                 if _length(content) <= before:
                     raise
-        content.seek(0)
-        with open(target, "wb") as whole:
-            shutil.copyfileobj(content, whole)
-    part.unlink(missing_ok=True)
+                continue
+            content.seek(0)
+            if hashlib.file_digest(content, "md5").hexdigest() == file.md5:
+                return
+            content.truncate(0)
+            if anew or not start:
+                raise DataError(_wrong(file))
+            anew = True
 
 
-def _receive(file: Remote, url: str, content: BinaryIO, bar: tqdm) -> None:
-    """One request for what is missing."""
-    start = _length(content)
+def _receive(file: Remote, content: BinaryIO, bar: tqdm, start: int) -> int:
+    """One request for what is missing from ``start`` on; where the answer began: at 0 from who cannot go on there."""
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    with requests.get(url, headers=headers, stream=True, timeout=PATIENCE) as answer:
-        if answer.status_code == 416 and start:  # no more: what is there is all, or not the beginning of this file
-            if answer.headers.get("Content-Range", "").rpartition("/")[2] != str(start):
-                content.truncate(0)
-                return _receive(file, url, content, bar)
-            return
+    with _understood(), requests.get(file.url, headers=headers, stream=True, timeout=PATIENCE) as answer:
+        first, total = _extent(answer)
+        if start and answer.status_code == 416 and total == start:
+            return start  # no more: what is there is all
+        if start and (answer.status_code == 416 or (answer.status_code == 206 and first != start)):
+            return _receive(file, content, bar, 0)
         answer.raise_for_status()
-        if answer.status_code != 206:
-            start = 0  # a server that cannot go on somewhere gives all
-        length = answer.headers.get("Content-Length")
-        bar.total, bar.n = start + int(length) if length else None, start
-        for chunk in answer.iter_content(CHUNK):
-            if not start and not chunk.startswith(file.magic):  # what was kept until now stays
-                raise DataError(_other(file, chunk))
-            content.seek(start)
-            start += content.write(chunk)
+        begin = start if answer.status_code == 206 else 0
+        bar.total, bar.n = total, begin
+        chunks = answer.raw.stream(CHUNK, decode_content=False)  # the file itself, whatever it is said to be coded as
+        end = begin
+        for chunk in chunks if begin else _recognized(file, chunks):  # what was kept until now stays
+            content.seek(end)
+            end += content.write(chunk)
             bar.update(len(chunk))
-        content.truncate(start)
+        if end < (total or 0):
+            raise requests.exceptions.ChunkedEncodingError(f"{end} of {total} bytes came")
+        content.truncate(end)
+        return begin
 
 
-def _other(file: Remote, chunk: bytes) -> str:
-    page = chunk.lstrip()[:1] == b"<"
-    found = "a web page" if page else f"something else ({chunk[:12]!r} …)"
+def _extent(answer: requests.Response) -> tuple[int | None, int | None]:
+    """Where an answer begins and how long the file is, as far as its headers say so in numbers."""
+    if answer.status_code in (206, 416):
+        page = answer.headers.get("Content-Type", "").startswith("text/html")
+        if page and answer.status_code == 206:  # about the file, not a piece of it
+            return None, None
+        place, _, total = answer.headers.get("Content-Range", "").removeprefix("bytes").strip().partition("/")
+        return _number(place.partition("-")[0]), _number(total)
+    return 0, _number(answer.headers.get("Content-Length", ""))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+@contextmanager
+def _understood() -> Iterator[None]:
+    """What goes wrong below requests, as an error of requests."""
+    try:
+        yield
+    except UnicodeError as error:  # a host whose name is none
+        raise requests.exceptions.InvalidURL(str(error)) from error
+    except urllib3.exceptions.ReadTimeoutError as error:
+        raise requests.exceptions.ReadTimeout(str(error)) from error
+    except urllib3.exceptions.HTTPError as error:
+        raise requests.exceptions.ChunkedEncodingError(str(error)) from error
+
+
+def _recognized(file: Remote, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes, once the first of them are those of such a file."""
+    head = b""
+    for chunk in chunks:
+        head += chunk
+        if len(head) >= len(file.magic):
+            break
+    if not head.startswith(file.magic):
+        raise DataError(_other(file, head))
+    yield head
+    yield from chunks
+
+
+def _other(file: Remote, head: bytes) -> str:
+    page = head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"<"
+    found = "a web page" if page else f"something else ({head[:12]!r} …)" if head else "nothing"
     hint = "; does this network ask for a login?" if page else ""
-    return f"{urlsplit(file.url).netloc} gave {found} in place of {file.name}{hint}"
+    return f"{file.host} gave {found} in place of {file.name}{hint}"
+
+
+def _wrong(file: Remote) -> str:
+    return (
+        f"{file.name} from {file.host} has a wrong checksum and was removed: try again, and if it stays wrong, another "
+        "source (LABKIT_DATA_URL)"
+    )
 
 
 @contextmanager
@@ -194,16 +290,18 @@ def _reason(error: requests.RequestException) -> str:
         return "no answer in time"
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
         return "the connection broke off"
+    if isinstance(error, requests.exceptions.InvalidURL):
+        return "the host of this address is none"
     return "no connection" if isinstance(error, requests.ConnectionError) else type(error).__name__
 
 
 def _require_writable() -> None:
     place = folder()
-    probe = place / f".{os.getpid()}.tmp"
+    probe = place / f".{os.getpid()}-{threading.get_ident()}.tmp"
     try:
         place.mkdir(parents=True, exist_ok=True)
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a null character
         raise DataError(
             f"the data folder {str(place)!r} cannot be written ({getattr(error, 'strerror', error)}): point "

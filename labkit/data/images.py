@@ -37,14 +37,17 @@ def from_pixels(
     """Bytes (n, channel, height, width) as numbers from −1 to 1, the same for every data set: x = pixel/127.5 − 1.
 
     They travel as bytes. Device: by default that of ``labkit.compute``; dtype: float32, as there may be many. Raises
-    TypeError for a dtype that is not floating, ValueError for a device that is not there and for labels that are no
-    number of a name.
+    TypeError for a dtype that is not floating, pixels that are no bytes and labels that are no integers; ValueError for
+    a device that is not there and for labels that are no number of a name.
 
     >>> from_pixels(np.full((1, 1, 2, 2), 255, np.uint8), np.array([0]), ["white"]).x.flatten()
     tensor([1., 1., 1., 1.])
     """
-    device, dtype = compute.valid_device(device or compute.device()), dtype or torch.float32
+    device = compute.device() if device is None else compute.valid_device(device)
+    dtype = torch.float32 if dtype is None else dtype
     require_floating(dtype)
+    if pixels.dtype != np.uint8 or labels.dtype.kind not in "iu":
+        raise TypeError(f"pixels must be uint8 and labels integers, got {pixels.dtype} and {labels.dtype}")
     if not len(pixels) == len(labels) > 0:
         raise ValueError(f"pixels and labels must be equally many, and some, got {len(pixels)} and {len(labels)}")
     if not 0 <= labels.min() <= labels.max() < len(names):
@@ -65,7 +68,7 @@ def subset(images: Images, classes: Sequence[int | str]) -> Images:
     known = {name: number for number, name in enumerate(images.names)}
     listed = hasattr(classes, "__iter__") and not isinstance(classes, str)
     classes = list(classes) if listed else classes
-    numbers = [known.get(c) if isinstance(c, str) else _index(c) for c in classes] if listed else []
+    numbers = [known.get(c) if isinstance(c, str) else whole_number(c) for c in classes] if listed else []
     if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(images.n_classes)):
         allowed = f"a list of different numbers from 0 to {images.n_classes - 1}"
         allowed += f" or names such as {images.names[0]!r}" if known else ""
@@ -83,7 +86,7 @@ def split(images: Images, n: int, generator: torch.Generator) -> tuple[Images, I
     >>> [len(part) for part in split(digits.load(), 1500, compute.generator(0))]
     [1500, 297]
     """
-    _require_some("n", n, len(images), "images")
+    require_some("n", n, len(images), "images")
     order = _order(images, generator)
     return images[order[:n]], images[order[n:]]
 
@@ -100,7 +103,7 @@ def few_shot(images: Images, n_per_class: int, generator: torch.Generator) -> tu
     order = _order(images, generator)
     members = [order[images.y[order] == label] for label in range(images.n_classes)]
     least = min(range(images.n_classes), key=lambda label: len(members[label]))
-    _require_some("n_per_class", n_per_class, len(members[least]), f"images of class {least}")
+    require_some("n_per_class", n_per_class, len(members[least]), f"images of class {least}")
     few, others = (
         torch.cat(parts) for parts in zip(*((m[:n_per_class], m[n_per_class:]) for m in members), strict=True)
     )
@@ -118,14 +121,16 @@ def require_floating(dtype: torch.dtype) -> None:
         raise TypeError(f"dtype must be a floating one such as torch.float32, got {dtype!r}")
 
 
-def _index(value: object) -> int | None:
+def whole_number(value: object) -> int | None:
     """A whole number of any kind, or None."""
-    value = value.item() if hasattr(value, "item") else value
+    if hasattr(value, "item"):
+        value = value.item() if getattr(value, "ndim", 0) == 0 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _require_some(name: str, n: int, available: int, what: str) -> None:
+def require_some(name: str, n: int, available: int, what: str) -> None:
+    """Refuse what is no number of ``what`` that leaves one of those that are available: ValueError."""
     if available < 2:
         raise ValueError(f"there must be two {what} at least, one for each part, got {available}")
-    if isinstance(n, bool) or not hasattr(n, "__index__") or not 1 <= n < available:
+    if (number := whole_number(n)) is None or not 1 <= number < available:
         raise ValueError(f"{name} must be an integer in [1, {available - 1}] ({available} {what}), got {n}")

@@ -24,7 +24,7 @@ def load(part: str = "train", device: torch.device | str | None = None, dtype: t
     Device and dtype as for `labkit.data.images.from_pixels`. Raises ValueError for another part, DataError as
     `labkit.data.download.fetch` does and for a file that is not of SVHN's format.
     """
-    if part not in PARTS:
+    if not isinstance(part, str) or part not in PARTS:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
     (path,) = download.fetch("svhn", PARTS.index(part))
     try:
@@ -39,4 +39,6 @@ def load(part: str = "train", device: torch.device | str | None = None, dtype: t
     ):
         found = f"X {pixels.dtype} {pixels.shape}, y {labels.shape}"
         raise DataError(f"{path} is not of SVHN's format: {found}, labels from 1 to 10 expected")
-    return from_pixels(pixels.transpose(3, 2, 0, 1), labels % 10, [str(d) for d in range(10)], device, dtype)
+    return from_pixels(
+        pixels.transpose(3, 2, 0, 1), labels.astype(np.int64) % 10, [str(d) for d in range(10)], device, dtype
+    )

@@ -126,8 +126,10 @@ def remake(name: str, **options: Any) -> Path:
         import_module("labkit.data.download").fetch(needed)  # only who downloads pays for the import
     table = sweep.run(made.study, made.grid, made.seeds, batched=made.batched, **options)
     packages = {package: import_module(package).__version__.split("+")[0] for package in ("numpy", "torch")}
+    batch = os.environ.get("LABKIT_BATCH", "").strip() if name in LONG else ""
     meta = {
-        "command": f"labkit sweep {name} --profile {compute.profile()} --device {compute.device().type}",
+        "command": f"labkit sweep {name} --profile {compute.profile()} --device {compute.device().type}"
+        + (f" --batch {batch}" if batch else ""),
         "profile": compute.profile(),
         "seeds": made.seeds,
         "device": str(compute.device()),

@@ -14,16 +14,20 @@ whole data sets yet: the tests run it, small, on generated files of the real for
 """
 
 import math
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from labkit import compute, data, training
 from labkit.cache import Cache, entry_key, home, value_key
@@ -40,10 +44,15 @@ SOURCES = ("pretrained", "reset")
 NORMS = ("frozen", "train", "none")  # batch norm by what pretraining saw, by each batch of fine-tuning; no norm at all
 WAY = 10  # classes of a fine-tuning task
 TEST_PER_CLASS = 100  # so that every task is tested, and every PR taken, on as many images
-CHUNK = 500  # test images at a time
+CHUNK = 4  # batches: test images at a time, which take no gradients
+HIGHEST = 2**59  # seed
 LOST = 1e4  # nats: a batch of this loss, or one that is not finite, is a net that diverged
 CLASSES, KEPT, WEIGHTS, ORDER, READOUT, SHOTS, SHUFFLE = range(7)  # what a seed is used for
 UNITS = ("accuracy", "pr_before", "pr_after", "ensd", "cka")  # nan where a net diverged
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -80,10 +89,17 @@ class Protocol:
         require_whole(1, **{name: getattr(self, name) for name in counts})
         for name in ("rates", "few_rates"):
             rates = getattr(self, name)
-            if not rates or not all(0 < rate < math.inf for rate in rates):
-                raise ValueError(f"{name} must be one number or more, all positive and finite, got {rates}")
-        if not self.net.norm:
-            raise ValueError(f"net must have norm='batch', got {self.net}")
+            if not isinstance(rates, tuple) or not rates or not all(_number(rate) and rate > 0 for rate in rates):
+                raise ValueError(f"{name} must be a tuple of one number or more, positive and finite, got {rates!r}")
+        for name in ("stop_loss", "few_stop_loss", "clip"):
+            if not _number(value := getattr(self, name)) or value <= 0:
+                raise ValueError(f"{name} must be positive and finite, got {value!r}")
+        if not _number(self.momentum) or not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}")
+        if self.autocast not in (None, torch.bfloat16):
+            raise ValueError(f"autocast must be torch.bfloat16 or None, got {self.autocast}")
+        if not self.net.norm or len(self.net.channels) < 2 or self.net.in_channels != 3:
+            raise ValueError(f"net must have norm='batch', in_channels=3 and two stages or more, got {self.net}")
 
     def network(self, norm: str) -> ResNet:
         """The net; for "none" without a norm, its second convolutions and shortcuts at .7 of He's scale."""
@@ -114,15 +130,36 @@ SMALL = Protocol(  # for a computer without a GPU: about two hours, estimated fr
 
 
 def protocol() -> Protocol:
-    """That of the current profile: tiny, small, or ResNet-18; bfloat16 only where there is a CUDA device."""
+    """That of the current profile: tiny, small, or ResNet-18; bfloat16 only where there is a CUDA device.
+
+    ``LABKIT_BATCH``, which ``labkit sweep --batch`` sets, takes the place of ``batch``.
+    """
     chosen = compute.pick(quick=TINY, standard=SMALL, full=FULL)
-    return replace(chosen, autocast=torch.bfloat16 if compute.device().type == "cuda" else None)
+    chosen = replace(chosen, autocast=torch.bfloat16 if compute.device().type == "cuda" else None)
+    if wanted := os.environ.get("LABKIT_BATCH", "").strip():
+        if not wanted.isascii() or not wanted.isdigit() or int(wanted) < 1:
+            raise ValueError(f"LABKIT_BATCH must be a whole number >= 1, got {wanted!r}")
+        chosen = replace(chosen, batch=int(wanted))
+    return chosen
+
+
+def loaded(name: str, part: str = "train") -> Images:
+    """`labkit.data.load`, remembered: between the calls of a sweep the images stay on their device."""
+    content = tuple(file.md5 for file in download.FILES[name])
+    return _loaded(name, part, str(compute.device()), str(download.folder()), content)
+
+
+@lru_cache(4)  # two data sets of two parts
+def _loaded(name: str, part: str, device: str, folder: str, content: tuple[str, ...]) -> Images:
+    return data.load(name, part)
 
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
-    """One generator a seed, another one for each purpose. TypeError or ValueError for a seed that is no number >= 0."""
+    """One generator a seed, another one for each purpose. TypeError or ValueError unless in [0, 2⁵⁹]."""
     for seed in seeds:
         require_whole(0, seed=seed)
+        if seed > HIGHEST:
+            raise ValueError(f"seed must be <= 2**59, got {seed}")
     return training.generators([10 * int(seed) + 400_000 + purpose for seed in seeds])
 
 
@@ -171,6 +208,7 @@ def scaled(net: ResNet, params: Params, kappa: float, weight_scale: float) -> Pa
     stage × κ, those of the last × 1/κ, then all of them and the readout × weight_scale: only the readout changes the
     function, the convolutions only how fast they turn.
     """
+    _require_scales(kappa, weight_scale)
     if not net.norm:
         return rescale(params, kappa, weight_scale)
     params = rescale_convolutions(net, params, kappa)
@@ -190,9 +228,12 @@ def pretrain(
 
     Each is one file in pretrained/ of `labkit.cache.home`, under the content of everything that it depends on: rules,
     scales, seed, data, device and labkit's source. It is written as a whole or not at all, and recomputed when damaged.
+    What another process is training is waited for: its lock is gone with the process.
     Raises MemoryError when a batch does not fit, with the one that does; OSError on a full disk.
     """
     _require_one_of("norm", norm, ("batch", *NORMS))
+    for pair in scales:
+        _require_scales(*pair)
     store, net = Cache.open(pretrain, home() / "pretrained"), rules.network(norm)
     content = [file.md5 for file in download.FILES["cifar100"]]
     named = {"rules": rules, "without a norm": norm == "none", "data": content, "seed": int(seed)}
@@ -208,21 +249,51 @@ def pretrain(
     there = {pair: found for pair, key in keys.items() if (found := store.read(key)) is not None}
     if missing := [pair for pair in keys if pair not in there]:
         known, _ = classes(seed)
-        train, test = (subset(images, known) for images in (_kept(rules, seed, load)[0], load("cifar100", "test")))
+        with _fits(rules):
+            train, test = (subset(images, known) for images in (_kept(rules, seed, load)[0], load("cifar100", "test")))
         for start in range(0, len(missing), rules.stack):
             part = missing[start : start + rules.stack]
-            begin = {name: value.to(train.x) for name, value in _stacked([initial[pair] for pair in part]).items()}
-            made = _pretrained(rules, net, begin, seed, train, test, progress)
-            for i, pair in enumerate(part):
-                there[pair] = {name: value[i].cpu().numpy() for name, value in made.items()}
-                store.write(keys[pair], there[pair])
+            with _alone(store, entry_key(store.folder.name, {keys[pair]: "" for pair in part})) as waited:
+                if waited:
+                    there |= {pair: found for pair in part if (found := store.read(keys[pair])) is not None}
+                    part = [pair for pair in part if pair not in there]
+                made = part and _pretrained(rules, net, [initial[pair] for pair in part], seed, train, test, progress)
+                for i, pair in enumerate(part):
+                    there[pair] = {name: value[i].cpu().numpy() for name, value in made.items()}
+                    store.write(keys[pair], there[pair])
     return [_unpacked(net, initial[pair], there[pair]) for pair in scales]
 
 
+@contextmanager
+def _alone(store: Cache, key: str) -> Iterator[bool]:
+    """One process at a time is in here with a key; whether another one was when this one came."""
+    lock = FileLock(store.folder / f"{key}.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        tqdm.write("another process is pretraining these nets: waiting for it")
+        with lock:
+            yield True
+    else:
+        try:
+            yield False
+        finally:
+            lock.release()
+
+
 def _pretrained(
-    rules: Protocol, net: ResNet, initial: Params, seed: int, train: Images, test: Images, progress: bool
+    rules: Protocol, net: ResNet, starts: list[Params], seed: int, train: Images, test: Images, progress: bool
 ) -> dict[str, Tensor]:
     """What is kept of a stack: vectors (net, ...) of weights and statistics, and numbers (net,)."""
+    with _fits(rules) as probe:
+        initial = {name: value.to(train.x) for name, value in _stacked(starts).items()}
+        probe.update(net=net, params=initial, x=train.x, y=train.y)
+        return _pretrained_there(rules, net, initial, seed, train, test, progress)
+
+
+def _pretrained_there(
+    rules: Protocol, net: ResNet, initial: Params, seed: int, train: Images, test: Images, progress: bool
+) -> dict[str, Tensor]:
     batch = min(rules.batch, len(train))
 
     def attempt(index: Tensor, rate: float) -> Phase:
@@ -243,10 +314,9 @@ def _pretrained(
             progress=progress,
         )
 
-    with _fits(net, initial, train.x, train.y, batch, rules.stack):
-        phase, rate = at_smallest_rate(attempt, len(initial["readout"]), rules.rates, train.x)
+    phase, rate = at_smallest_rate(attempt, len(initial["readout"]), rules.rates, train.x)
     before, after = (statistics(net, params, train.x, batch) for params in (initial, phase.params))
-    right = [(logits(net, phase.params, x, after).argmax(-1) == y).to(x).mT for x, y in _chunks(test)]
+    right = [(logits(net, phase.params, x, after).argmax(-1) == y).to(x).mT for x, y in _chunks(test, batch)]
     return {
         "params": _flat(phase.params),
         "initial_statistics": _flat(before, len(rate), train.x),
@@ -257,7 +327,7 @@ def _pretrained(
         "reached": phase.reached,
         "diverged": phase.diverged,
         "accuracy": torch.where(phase.diverged, torch.nan, torch.cat(right).mean(0)),
-        "precision": precision(net, phase.params, test.x[:CHUNK], after, rules.autocast),
+        "precision": precision(net, phase.params, test.x[: CHUNK * batch], after, rules.autocast),
     }
 
 
@@ -305,6 +375,9 @@ def shots(
         chosen = held_out if task == "new" else known[:WAY]
         pool, test = (subset(part, chosen) for part in (_kept(rules, seed, load)[1], load("cifar100", "test")))
     least = int(torch.bincount(test.y, minlength=WAY).min())
+    most = WAY * (int(torch.bincount(pool.y, minlength=WAY).min()) - 1)  # few_shot leaves one
+    if n > most:
+        raise ValueError(f"n must be <= {most}, as many as there are of each class for {task}, got {n}")
     few, _ = few_shot(pool, n // WAY, generator)
     return few, few_shot(test, TEST_PER_CLASS, generator)[0] if least > TEST_PER_CLASS else test
 
@@ -328,8 +401,32 @@ def finetune(
         centered: f − f_start is trained and tested
 
     Returns, each (net,): accuracy, pr_before, pr_after, ensd, cka (of pooled features of the test images, in float64;
-    nan where the net diverged), loss, steps, rate, reached and diverged.
+    nan where the net diverged), loss, steps and rate (nan where pretraining diverged), reached and diverged. Raises
+    ValueError or TypeError for another source or norm, γ < 0 or not finite, and centered that is no bool.
     """
+    for name in source:
+        _require_one_of("source", name, SOURCES)
+    _require_one_of("norm", norm, NORMS)
+    for value in gamma:
+        _require_gamma(value)
+    _require_bool(centered)
+    with _fits(rules) as probe:
+        return _finetuned(rules, old, seeds, few, test, gamma, source, norm, centered, progress, probe)
+
+
+def _finetuned(
+    rules: Protocol,
+    old: Sequence[Pretrained],
+    seeds: Sequence[int],
+    few: Sequence[Images],
+    test: Sequence[Images],
+    gamma: Sequence[float],
+    source: Sequence[str],
+    norm: str,
+    centered: bool,
+    progress: bool,
+    probe: dict,
+) -> dict[str, Tensor]:
     net, lost = old[0].net, [o.diverged and name != "reset" for o, name in zip(old, source, strict=True)]
     untrained = [bad or name == "reset" for bad, name in zip(lost, source, strict=True)]  # lost weights may be nan
     bodies = [o.initial if bare else o.params for o, bare in zip(old, untrained, strict=True)]
@@ -339,6 +436,7 @@ def finetune(
     gammas = torch.tensor(gamma, dtype=x.dtype, device=x.device)
     start |= {"readout": new_readout(start["readout"], gammas, streams(seeds, READOUT), n_out=WAY)}
     batch = min(rules.batch, x.shape[1])
+    probe.update(net=net, params=start, x=x, y=y)
 
     def attempt(index: Tensor, rate: float) -> Phase:
         here = {name: value[index] for name, value in start.items()}
@@ -361,13 +459,13 @@ def finetune(
             progress=progress,
         )
 
-    with _fits(net, start, x, y, batch, rules.stack):
-        phase, rate = at_smallest_rate(attempt, len(old), rules.few_rates, x)
-    diverged = phase.diverged | torch.tensor(lost, device=x.device)
+    phase, rate = at_smallest_rate(attempt, len(old), rules.few_rates, x)
+    nowhere = torch.tensor(lost, device=x.device)  # pretraining diverged: what was trained here is another net
+    diverged = phase.diverged | nowhere
     ends = [frozen if norm == "frozen" else statistics(net, params, x, batch) for params in (start, phase.params)]
     right, before, after = [], [], []
     both = Images(*(torch.stack([getattr(images, name) for images in test], 1) for name in ("x", "y")), WAY)
-    for some, labels in _chunks(both):  # (image, net, ...)
+    for some, labels in _chunks(both, rules.batch):  # (image, net, ...)
         some = some.transpose(0, 1)
         z = [features(net, params, some, end) for params, end in zip((start, phase.params), ends, strict=True)]
         out = linear(z[1], phase.params["readout"])
@@ -377,13 +475,9 @@ def finetune(
         after.append(z[1].double())
     measured = {"accuracy": torch.cat(right).mean(0)} | compare(torch.cat(before, 1), torch.cat(after, 1))
     found = {name: torch.where(diverged, torch.nan, value) for name, value in measured.items()}
-    return found | {
-        "loss": phase.loss,
-        "steps": phase.steps,
-        "rate": rate,
-        "reached": phase.reached,
-        "diverged": diverged,
-    }
+    ended = {"loss": phase.loss, "steps": phase.steps.to(x), "rate": rate}
+    found |= {name: torch.where(nowhere, torch.nan, value) for name, value in ended.items()}
+    return found | {"reached": phase.reached & ~nowhere, "diverged": diverged}
 
 
 def image_transfer(
@@ -396,26 +490,38 @@ def image_transfer(
     kappa: np.ndarray,
     weight_scale: np.ndarray,
     seed: np.ndarray,
+    batch: np.ndarray | None = None,
     rules: Protocol | None = None,
 ) -> dict[str, np.ndarray]:
     """The study, for ``labkit.sweep.run`` with ``batched``: each argument (row,); what `finetune` returns, each (row,).
 
     Besides, of the net that a row started from: ``pretraining_loss``, ``_steps``, ``_rate``, ``_reached``,
-    ``_diverged``, ``_accuracy``, ``_precision``. Rules: by default those of the profile. Raises ValueError, naming
-    argument and value, for what is no such setting; DataError when the data cannot be had.
+    ``_diverged``, ``_accuracy``, ``_precision``. Rules: by default those of the profile, with this batch where one is
+    given, the same for all rows. Raises ValueError or TypeError, naming argument and value, for what is no such
+    setting, before anything is trained; DataError when the data cannot be had; MemoryError as `pretrain`.
     """
     rules = protocol() if rules is None else rules
+    if batch is not None:
+        if len(sizes := set(batch.tolist())) > 1:
+            raise ValueError(f"batch must be the same for all rows of a call, got {sorted(sizes)}")
+        rules = replace(rules, batch=sizes.pop()) if sizes else rules
     columns = (norm, task, n, source, centered, gamma, kappa, weight_scale, seed)
     rows = [Row(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]
     for row in rows:
         _require_one_of("norm", row.norm, NORMS)
         _require_one_of("source", row.source, SOURCES)
-    load = cache(data.load)  # while this call lasts
-    images = {wanted: shots(rules, *wanted, load) for wanted in dict.fromkeys((r.task, r.n, r.seed) for r in rows)}
+        _require_one_of("task", row.task, TASKS)
+        _require_scales(row.kappa, row.weight_scale)
+        _require_gamma(row.gamma)
+        _require_bool(row.centered)
+        streams([row.seed], SHOTS)
+    with _fits(rules):
+        wanted = dict.fromkeys((row.task, row.n, row.seed) for row in rows)
+        images = {each: shots(rules, *each, loaded) for each in wanted}
     nets: dict[tuple, Pretrained] = {}
     for of in sorted({(row.body, row.seed) for row in rows}):
         scales = list(dict.fromkeys((row.kappa, row.weight_scale) for row in rows if (row.body, row.seed) == of))
-        trained = pretrain(rules, of[0], scales, of[1], progress=True, load=load)
+        trained = pretrain(rules, of[0], scales, of[1], progress=True, load=loaded)
         nets |= {(*of, *pair): net for pair, net in zip(scales, trained, strict=True)}
     found: dict[str, np.ndarray] = {}
     for cell in dict.fromkeys((row.norm, row.centered, row.task, row.n) for row in rows):
@@ -512,15 +618,26 @@ def at_smallest_rate(
 
 
 @contextmanager
-def _fits(net: ResNet, params: Params, x: Tensor, y: Tensor, batch: int, stack: int) -> Iterator[None]:
-    """Turn a lack of memory into a sentence that says which batch fits."""
+def _fits(rules: Protocol) -> Iterator[dict]:
+    """Turn a lack of memory, wherever it is met, into a sentence that says which batch fits.
+
+    The body tells what it trains, as soon as that is there: net, params, x, y.
+    """
+    probe: dict = {}
     try:
-        yield
-    except RuntimeError as error:
+        yield probe
+    except (RuntimeError, MemoryError) as error:
         if not _lacks_memory(error):
             raise
         traceback.clear_frames(error.__traceback__)  # they would hold on to the memory that is looked for
+        fewer = f", or a stack below {rules.stack}" if rules.stack > 1 else ""
+        place = compute.device()
+        if not probe:
+            less = f"close what else uses it{fewer}"
+            raise MemoryError(f"images and networks alone do not fit into the memory of {place}; {less}") from error
+        net, params, x, y = (probe[name] for name in ("net", "params", "x", "y"))
         axis = 0 if x.dim() == 4 else 1
+        batch = min(rules.batch, x.shape[axis])
 
         def step(size: int) -> None:
             leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
@@ -528,9 +645,8 @@ def _fits(net: ResNet, params: Params, x: Tensor, y: Tensor, batch: int, stack: 
             cross_entropy(out, y.narrow(axis, 0, size)).sum().backward()
 
         size = largest_that_fits(step, batch // 2)
-        remedy = f"{size} do: take rules with batch={size}" if size else "not one does: take a smaller network"
-        remedy += f", or a stack below {stack}" if stack > 1 else ""
-        place = x.device
+        remedy = f"{size} do: take  labkit sweep --batch {size}  or rules with batch={size}{fewer}"
+        remedy = remedy if size else f"not one does: take a smaller network{fewer}"
         raise MemoryError(f"batch={batch} images a step do not fit into the memory of {place}; {remedy}") from error
 
 
@@ -557,15 +673,16 @@ def largest_that_fits(step: Callable[[int], None], size: int) -> int:
     return 0
 
 
-def _lacks_memory(error: RuntimeError) -> bool:
+def _lacks_memory(error: RuntimeError | MemoryError) -> bool:
     """Each kind of device says it in its own words."""
     said = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in said or "can't allocate memory" in said
+    lacking = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return lacking or "out of memory" in said or "can't allocate memory" in said
 
 
-def _chunks(images: Images) -> Iterator[tuple[Tensor, Tensor]]:
+def _chunks(images: Images, batch: int) -> Iterator[tuple[Tensor, Tensor]]:
     with torch.no_grad():
-        yield from zip(images.x.split(CHUNK), images.y.split(CHUNK), strict=True)
+        yield from zip(images.x.split(CHUNK * batch), images.y.split(CHUNK * batch), strict=True)
 
 
 def _stacked(parts: list[Params]) -> Params:
@@ -576,3 +693,19 @@ def _stacked(parts: list[Params]) -> Params:
 def _require_one_of(name: str, value: str, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _require_scales(kappa: float, weight_scale: float) -> None:
+    for name, value in (("kappa", kappa), ("weight_scale", weight_scale)):
+        if not _number(value) or value <= 0:
+            raise ValueError(f"{name} must be positive and finite, got {value!r}")
+
+
+def _require_gamma(gamma: float) -> None:
+    if not _number(gamma) or gamma < 0:
+        raise ValueError(f"gamma must lie in [0, inf), got {gamma!r}")
+
+
+def _require_bool(centered: bool) -> None:
+    if not isinstance(centered, bool | np.bool_):
+        raise TypeError(f"centered must be True or False, got {centered!r}")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from labkit import compute
 from labkit.training import Params, PerNet, conv2d, he, linear, normal, to_nets
 from labkit.validate import refuse, require_positive, require_whole
 
@@ -114,10 +115,11 @@ class ResNet:
     def statistics(self, params: Params, x: Tensor, batch: int | None = None) -> Params:
         """Running statistics of batch norm: for each convolution NAME means and variances (net, 2, channels).
 
-        They are averaged over batches of ``batch`` samples of x (net, n, ...) or (n, ...), a rest smaller than a batch
-        left out; None: all n at once. This is what `torch.nn.BatchNorm2d` with ``momentum=None`` collects, for the
-        weights as they are now; the usual exponential mean lags behind them. The variance is the unbiased one.
-        Raises ValueError without batch norm, and unless 1 ≤ batch ≤ n.
+        They are averaged over batches, of ``batch`` samples at most and as equal as can be, of all samples of x
+        (net, n, ...) or (n, ...) in a random order, always the same one: samples may come sorted by class, and a batch
+        must not be of one class. None: all n at once. This is what `torch.nn.BatchNorm2d` with ``momentum=None``
+        collects, for the weights as they are now; the usual exponential mean lags behind them. The variance is the
+        unbiased one. Raises ValueError without batch norm, and unless 1 ≤ batch ≤ n.
         """
         if not self.norm:
             raise ValueError("a network with norm=None has no statistics, only one with norm='batch'")
@@ -127,12 +129,12 @@ class ResNet:
         if batch is not None and batch > n:
             raise ValueError(f"batch must lie in [1, {n}], the number of samples, got {batch}")
         total: Params = {}
-        count = n // (batch or n)
+        parts = torch.randperm(n, generator=compute.generator(0), device="cpu").tensor_split(-(-n // (batch or n)))
         with torch.no_grad():
-            for part in x.split(batch or n, axis)[:count]:
+            for part in parts:
                 found: Params = {}
-                self._run(params, part, None, found)
-                total = {name: total.get(name, 0) + value / count for name, value in found.items()}
+                self._run(params, x if len(parts) == 1 else x.index_select(axis, part.to(x.device)), None, found)
+                total = {name: total.get(name, 0) + value * (len(part) / n) for name, value in found.items()}
         return total
 
     def _blocks(self) -> Iterator[tuple[str, int, int, int]]:

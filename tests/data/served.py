@@ -5,6 +5,7 @@ import io
 import re
 import tarfile
 import threading
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -88,6 +89,7 @@ class Server:
     status: int = 200
     asked: list = field(default_factory=list)  # (name, Range or None)
     url: str = ""
+    answer: Callable | None = None  # (content, Range or None) -> status, headers and body, or None to behave
 
 
 @contextmanager
@@ -102,11 +104,21 @@ def serving(server):
             if name not in server.files or server.status != 200:
                 return self.send_error(404 if server.status == 200 else server.status)
             content = server.files[name]
+            if server.answer and (given := server.answer(content, asked)):
+                status, headers, body = given
+                self.send_response(status)
+                for header, value in headers.items():
+                    self.send_header(header, value)
+                self.end_headers()
+                self.wfile.write(body)
+                self.close_connection = True
+                return None
             start = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and server.ranges else 0
             if start and start >= len(content):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(content)}")
                 self.send_header("Content-Length", "0")
+                self.send_header("Content-Type", "text/html")  # as many servers do
                 return self.end_headers()
             self.send_response(206 if asked and server.ranges else 200)
             self.send_header("Content-Length", str(len(content) - start))

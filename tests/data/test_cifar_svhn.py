@@ -204,6 +204,26 @@ REFUSED = {
     ),
     r"labels must lie in \[0, 1\], got 0 to 2": lambda: from_pixels(PIXELS[:3], np.arange(3), "ab"),
     r"equally many, and some, got 32 and 3": lambda: from_pixels(PIXELS, np.arange(3), "abc"),
+    r"name must be one of cifar10, cifar100, got \['x'\]": lambda: cifar.load(["x"]),
+    r"part must be one of train, test, got \['train'\]": lambda: data.load("cifar10", ["train"]),
+    r"part must be one of train, test, got \[0\]": lambda: svhn.load([0]),
+    r"labels integers, got uint8 and float64": lambda: from_pixels(PIXELS[:3], np.zeros(3), "abc"),
+    r"pixels must be uint8 and labels integers, got uint16": lambda: from_pixels(
+        PIXELS[:3].astype(np.uint16), np.arange(3), "abc"
+    ),
+    r"pixels must be uint8 .*, got float64": lambda: from_pixels(np.full((1, 1, 2, 2), np.nan), np.arange(1), "a"),
+    r"such as cpu or cuda, got 'meta'": lambda: data.load("cifar10", device="meta"),
+    r"such as cpu or cuda, got '\[\]'": lambda: data.load("cifar10", device=[]),
+    r"such as cpu or cuda, got '1.5'": lambda: data.load("cifar10", device=1.5),
+    r"classes must be a list of different numbers .*, got .tensor": lambda: subset(
+        data.load("cifar100"), torch.zeros(2, 2)
+    ),
+    r"n must be an integer in \[1, 19\] \(20 images\), got tensor\(\[3, 4\]\)": lambda: split(
+        data.load("svhn"), torch.tensor([3, 4]), compute.generator(0)
+    ),
+    r"n must be an integer in \[1, 19\] \(20 images\), got 2.0": lambda: split(
+        data.load("svhn"), 2.0, compute.generator(0)
+    ),
     r"equally many, and some, got 0 and 0": lambda: from_pixels(PIXELS[:0], np.arange(0), "abc"),
 }
 

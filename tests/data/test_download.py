@@ -1,10 +1,13 @@
 """Downloads from a server on loopback that behaves, breaks off, forgets, or hands out something else."""
 
+import os
 import threading
 
 import pytest
 import requests
 
+from labkit import cache
+from labkit.cache import CacheError
 from labkit.course.command import main
 from labkit.data import download
 from labkit.data.download import DataError, fetch
@@ -107,9 +110,105 @@ def test_a_wrong_checksum_is_refused_and_not_kept(server, tmp_path):
 def test_a_wrong_part_is_found_out_and_the_next_call_starts_afresh(server, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / f"{FILE}.part").write_bytes(FILES[FILE][:100] + b"?" * 900)
-    with pytest.raises(DataError, match="wrong checksum"):
-        fetch(NAME, progress=False)
     assert fetch(NAME, progress=False)[0].read_bytes() == FILES[FILE]
+    assert server.asked == [(FILE, "bytes=1000-"), (FILE, None)] and kept(tmp_path) == [FILE]
+
+
+def sizes(start, end, total):
+    return {"Content-Range": f"bytes {start}-{end - 1}/{total}", "Content-Length": str(end - start)}
+
+
+PAGE = {"Content-Type": "text/html", "Content-Length": str(len(HTML))}
+WRONG_TO_RANGE = {  # what a server makes of "bytes=5000-"; asked for all, it behaves
+    "another place": lambda c, n: (206, sizes(0, n, n), c),
+    "another place, further on": lambda c, n: (206, sizes(6000, n, n), c[6000:]),
+    "several parts": lambda c, n: (206, {"Content-Type": "multipart/byteranges; boundary=x"}, b"--x\r\n" + c[5000:]),
+    "a page": lambda c, n: (206, PAGE, HTML),
+    "a page that claims to be it": lambda c, n: (206, PAGE | sizes(5000, 5000 + len(HTML), n), HTML),
+    "other bytes": lambda c, n: (206, sizes(5000, n, n), bytes(n - 5000)),
+    "no more than was kept": lambda c, n: (416, {"Content-Range": "bytes */5000", "Content-Length": "0"}, b""),
+    "too little, and it says not how much": lambda c, n: (206, {"Content-Range": "bytes 5000-"}, c[5000:-9]),
+    "nonsense": lambda c, n: (206, {"Content-Range": "none", "Content-Length": "nine"}, c),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TO_RANGE)
+def test_a_wrong_answer_to_what_is_missing_does_not_spoil_the_file(server, tmp_path, wrong):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{FILE}.part").write_bytes(FILES[FILE][:5000])
+    server.answer = lambda content, asked: asked and WRONG_TO_RANGE[wrong](content, len(content))
+    assert fetch(NAME, progress=False)[0].read_bytes() == FILES[FILE]
+    assert server.asked == [(FILE, "bytes=5000-"), (FILE, None)] and kept(tmp_path) == [FILE]
+
+
+def test_an_answer_of_a_slice_is_followed_by_the_next(server):
+    def slices(content, asked):
+        start = int(asked[6:-1]) if asked else 0
+        end = min(start + 20_000, len(content))
+        return 206 if asked else 200, {"Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}, content[start:end]
+
+    (server.answer, whole) = (lambda content, asked: asked and slices(content, asked)), FILES[FILE]
+    server.drop_after = 10_000
+    assert fetch(NAME, progress=False)[0].read_bytes() == whole
+    assert [asked for _, asked in server.asked[:3]] == [None, "bytes=10000-", "bytes=30000-"]
+
+
+@pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate"])
+def test_an_archive_said_to_be_coded_is_kept_as_it_is(server, coding):
+    server.answer = lambda content, asked: (
+        200, {"Content-Encoding": coding, "Content-Length": str(len(content))}, content
+    )  # fmt: skip
+    assert fetch(NAME, progress=False)[0].read_bytes() == FILES[FILE]
+
+
+@pytest.mark.parametrize("length", [None, "many", "-5", "1e6"])
+def test_a_length_that_is_none_is_not_needed(server, length):
+    server.answer = lambda content, asked: (200, {"Content-Length": length} if length else {}, content)
+    assert fetch(NAME, progress=False)[0].read_bytes() == FILES[FILE]
+
+
+@pytest.mark.parametrize("status", [200, 204])
+def test_an_empty_answer_is_said_and_replaces_nothing(server, tmp_path, status):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / f"{FILE}.part").write_bytes(FILES[FILE][:700])
+    server.answer = lambda content, asked: (status, {"Content-Length": "0"}, b"")
+    with pytest.raises(DataError, match=rf"^127.0.0.1:\d+ gave nothing in place of {FILE}$"):
+        fetch(NAME, progress=False)
+    assert kept(tmp_path) == [f"{FILE}.part"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_a_file_may_be_read_by_whom_the_computer_allows(server, mask):
+    before = os.umask(mask)
+    try:
+        (path,) = fetch(NAME, progress=False)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_file_that_cannot_be_read_is_named(server, monkeypatch):
+    (path,) = fetch(NAME, progress=False)
+
+    def refuse(*arguments, **options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(download.pooch, "file_hash", refuse)
+    with pytest.raises(DataError, match=rf"{path} cannot be read \(Permission denied\): make it readable, or point"):
+        fetch(NAME, progress=False)
+
+
+def test_a_chunk_may_be_shorter_than_what_tells_the_file(server, monkeypatch):
+    monkeypatch.setattr(download, "CHUNK", 7)
+    assert fetch("svhn", which=1, progress=False)[0].read_bytes() == FILES["test_32x32.mat"]
+
+
+def test_a_download_is_no_file_of_another_name_while_it_lasts(server, tmp_path, monkeypatch):
+    """What kill -9 leaves is the part, which the next call uses."""
+    seen, write = [], download.tqdm.update
+    monkeypatch.setattr(download.tqdm, "update", lambda *arguments: seen.append(kept(tmp_path)) or write(*arguments))
+    fetch(NAME, progress=False)
+    assert seen and all(names == [f"{FILE}.part"] for names in seen)
 
 
 def test_a_damaged_file_is_downloaded_anew(server, tmp_path):
@@ -124,7 +223,7 @@ def test_a_web_page_in_place_of_the_file_is_refused(server, tmp_path, name, file
     (tmp_path / "data").mkdir()
     if begun:
         (tmp_path / "data" / f"{file}.part").write_bytes(FILES[file][:begun])
-    server.files[file], server.ranges = HTML, False
+    server.files[file], server.ranges = b"\xef\xbb\xbf \n" * bool(begun) + HTML, False
     with pytest.raises(DataError, match=rf"gave a web page in place of {file}; does this network ask for a login\?"):
         fetch(name, progress=False)
     parts = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
@@ -196,16 +295,56 @@ def test_bad_names_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="the data set must be one of cifar10, cifar100, svhn, got 'mnist'"):
         fetch("mnist")
     monkeypatch.setenv("LABKIT_DATA_URL", "ftp://somewhere")
-    with pytest.raises(ValueError, match="LABKIT_DATA_URL must start with http:// or https://, got 'ftp://somewhere'"):
+    for which, sentence in [(5, "which must be below 2, .* got 5"), (-1, "which must be >= 0"), ("0", "which must be")]:
+        with pytest.raises((ValueError, TypeError), match=sentence):
+            fetch("svhn", which=which)
+
+
+@pytest.mark.parametrize("address", ["ftp://somewhere", "http://[", "http://", "http://host:port", "http://host:99999"])
+def test_an_address_that_is_none_is_refused(monkeypatch, address):
+    monkeypatch.setenv("LABKIT_DATA_URL", address)
+    with pytest.raises(ValueError, match="LABKIT_DATA_URL must start with http:// or https:// and a host, got '"):
         fetch(NAME)
+
+
+def test_a_host_that_cannot_be_one_is_said(server, monkeypatch):
+    monkeypatch.setenv("LABKIT_DATA_URL", f"http://{'a' * 70}.example")
+    with pytest.raises(DataError, match=r"cannot be downloaded from a+\.example \("):
+        fetch(NAME, progress=False)
+
+
+def test_a_password_in_an_address_is_not_shown(server, monkeypatch):
+    monkeypatch.setenv("LABKIT_DATA_URL", "http://me:secret@127.0.0.1:1")
+    with pytest.raises(DataError, match="cannot be downloaded from 127.0.0.1:1 ") as caught:
+        fetch(NAME, progress=False)
+    assert "secret" not in str(caught.value)
 
 
 def test_the_folder(monkeypatch, tmp_path):
     monkeypatch.delenv("LABKIT_DATA", raising=False)
     monkeypatch.setenv("LABKIT_CACHE", str(tmp_path))
     assert download.folder() == tmp_path / "data"
+    monkeypatch.setenv("LABKIT_DATA", " ")
+    assert download.folder() == tmp_path / "data"
     monkeypatch.setenv("LABKIT_DATA", "~/images")
     assert download.folder().name == "images" and "~" not in str(download.folder())
+
+
+NOBODY = "~no-such-user-here/place"
+
+
+@pytest.mark.parametrize("variable, other", [("LABKIT_DATA", "LABKIT_CACHE"), ("LABKIT_CACHE", "LABKIT_DATA")])
+def test_a_home_of_nobody_is_said_with_what_to_set(monkeypatch, capsys, variable, other):
+    monkeypatch.delenv(other, raising=False)
+    monkeypatch.setenv(variable, NOBODY)
+    with pytest.raises(DataError, match="the data have no folder .*: point LABKIT_DATA to a folder of yours"):
+        fetch(NAME, progress=False)
+    for words in (["data", "list"], ["data", "fetch", NAME]):
+        assert main(words) == 1
+        assert capsys.readouterr().err.endswith("point LABKIT_DATA to a folder of yours\n")
+    if variable == "LABKIT_CACHE":
+        with pytest.raises(CacheError, match="is nowhere .*: point LABKIT_CACHE to a folder of yours"):
+            cache.home()
 
 
 def test_every_file_is_described():
@@ -243,3 +382,11 @@ def test_the_command_says_in_one_sentence_what_is_wrong(server, monkeypatch, cap
     monkeypatch.setenv("LABKIT_DATA_URL", server.url)
     assert main(["data", "fetch", NAME]) == 1
     assert "wrong checksum" in capsys.readouterr().err
+
+
+def test_the_command_goes_on_with_the_next_data_set(server, tmp_path, capsys):
+    del server.files[FILE]
+    assert main(["data", "fetch", NAME, "cifar10"]) == 1
+    said = capsys.readouterr()
+    assert said.out.split() == [str(tmp_path / "data" / "cifar-10-binary.tar.gz")]
+    assert said.err.splitlines()[-1].startswith(f"{FILE} cannot be downloaded")

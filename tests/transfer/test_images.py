@@ -1,7 +1,9 @@
 """The experiment at paper scale, small, on generated files of the real formats: every rule of it, and the command."""
 
+import threading
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +70,7 @@ def run(rules=BRIEF, **settings):
 
 
 def stored(place):
-    return sorted((place / "cache" / "pretrained").glob("*/*"))
+    return sorted(path for path in (place / "cache" / "pretrained").glob("*/*") if path.suffix != ".lock")
 
 
 # ---- who sees which images
@@ -144,6 +146,64 @@ def test_a_pretrained_net_is_kept_and_comes_back_as_it_was(place, monkeypatch):
     assert (made[0].params["stem"] - made[0].initial["stem"]).abs().max() > 0
 
 
+@pytest.mark.parametrize("dies", [False, True])
+def test_two_processes_do_not_pretrain_the_same_net(place, monkeypatch, dies):
+    """The other one, here a thread, is within its training when this one comes; it finishes it, or dies."""
+    inside, go, learned, others = threading.Event(), threading.Event(), [], []
+
+    def learn(*arguments, **options):
+        learned.append(threading.current_thread())
+        if len(learned) == 1:
+            inside.set()
+            assert go.wait(20)
+            if dies:
+                raise KeyboardInterrupt
+        return study_learn(*arguments, **options)
+
+    def other():
+        try:
+            others.extend(pretrain(BRIEF, "none", [(1.0, 1.0)], 0))
+        except KeyboardInterrupt:
+            pass
+
+    study_learn, said = study.learn, []
+    monkeypatch.setattr(study, "learn", learn)
+    monkeypatch.setattr(study.tqdm, "write", lambda text: said.append(text) or go.set())
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(20)
+    (mine,) = pretrain(BRIEF, "none", [(1.0, 1.0)], 0)
+    thread.join()
+    assert said == ["another process is pretraining these nets: waiting for it"]
+    assert len(learned) == (2 if dies else 1) and len(stored(place)) == 1
+    for net in others:
+        torch.testing.assert_close(net.params, mine.params, rtol=0, atol=0)
+
+
+def test_statistics_are_of_images_of_all_classes_whatever_their_order(monkeypatch):
+    """few_shot sorts by class, so that a batch in that order would be of few classes, the last left out."""
+    seen, whole = [], study.statistics
+    monkeypatch.setattr(study, "statistics", lambda *arguments: seen.append(arguments) or whole(*arguments))
+    (old,) = pretrain(BRIEF, "batch", [(1.0, 1.0)], 0)
+    net, params, x, batch = seen[1]
+    assert len(x) == 90 * BRIEF.n_per_class and len(x) % batch == 0 and len(x) // batch == 6
+    mixed = x[torch.randperm(len(x), generator=compute.generator(1))]
+    every, other = net.statistics(params, x), net.statistics(params, mixed, batch)
+    for name, both in old.statistics.items():
+        for found in (both, other[name]):
+            assert ((found - every[name])[:, 0] / every[name][:, 1].sqrt()).abs().max() < 0.2, name
+            assert (found[:, 1] / every[name][:, 1] - 1).abs().max() < 0.3, name
+
+
+def test_images_are_read_once_for_many_calls(monkeypatch):
+    read, whole = [], data.load
+    monkeypatch.setattr(data, "load", lambda *names: read.append(names) or whole(*names))
+    study._loaded.cache_clear()
+    for seed in (0, 0, 1):
+        run(replace(BRIEF, epochs=1, few_steps=1, stack=1), seed=[seed], norm="none")
+    assert sorted(read) == [("cifar100", "test"), ("cifar100", "train")]
+
+
 def test_what_a_net_depends_on_makes_another_file(place):
     least = replace(BRIEF, epochs=1)
     for rules, norm, seed in [
@@ -197,7 +257,7 @@ def by_hand(net, params, x, y, statistics, center, steps, rate):
 def test_fine_tuning_is_that_of_a_plain_loop(norm, center):
     old = pretrain(BRIEF, norm, [(1.0, 1.0)], 0) * 2
     few, test = shots(BRIEF, "subset", 10, 0)
-    rules = replace(BRIEF, few_steps=5, few_stop_loss=-1.0)
+    rules = replace(BRIEF, few_steps=5, few_stop_loss=1e-9)
     gamma = [1.0, 0.3]
     found = finetune(rules, old, [0, 0], [few] * 2, [test] * 2, gamma, ["pretrained"] * 2, norm, center)
     for i, net in enumerate(old):
@@ -222,8 +282,8 @@ def test_fine_tuning_is_that_of_a_plain_loop(norm, center):
 
 
 def test_one_by_one_or_as_one_is_the_same():
-    settings = {"kappa": [0.5, 2.0, 0.5, 2.0], "seed": [0, 0, 1, 1]}
-    stacked, single = (run(replace(BRIEF, stack=stack), **settings) for stack in (16, 1))
+    settings = {"kappa": [0.5, 2.0, 0.5], "seed": [0, 0, 1]}
+    stacked, single = (run(replace(BRIEF, epochs=1, few_steps=2, stack=stack), **settings) for stack in (16, 1))
     for name in ("loss", "pretraining_loss", "pr_before", "ensd"):
         np.testing.assert_allclose(stacked[name], single[name], rtol=2e-3, err_msg=name)
 
@@ -255,15 +315,16 @@ def test_a_scale_at_which_training_diverges_is_reported():
     found = run(norm="none", weight_scale=[1.0, 1e12, 1e12], source=["pretrained", "pretrained", "reset"])
     assert found["pretraining_diverged"].tolist() == [False, True, True]
     assert found["diverged"].tolist()[:2] == [False, True]
-    for name in study.UNITS:
+    for name in (*study.UNITS, "loss", "steps", "rate"):
         assert np.isfinite(found[name][0]) and np.isnan(found[name][1]), name
+    assert not found["reached"][1]
     assert np.isnan(found["pretraining_accuracy"][1]) and np.isfinite(found["pretraining_accuracy"][0])
 
 
 @pytest.mark.parametrize("norm", ["batch", "none"])
 def test_bfloat16_agrees_with_float32(norm):
     """On the CPU: half precision of the convolutions changes logits by percents, and the loss less."""
-    half = replace(BRIEF, autocast=torch.bfloat16, epochs=3)
+    half = replace(BRIEF, autocast=torch.bfloat16, epochs=1)
     (exact,), (rough,) = (pretrain(rules, norm, [(1.0, 1.0)], 0) for rules in (replace(half, autocast=None), half))
     assert exact.numbers["precision"] == 0 and 1e-5 < rough.numbers["precision"] < 0.05
     assert rough.numbers["loss"] == pytest.approx(exact.numbers["loss"], rel=0.02)
@@ -338,8 +399,42 @@ def test_a_batch_too_large_for_memory_is_caught_and_one_that_fits_is_named(monke
         else:
             rules = replace(BRIEF, batch=50)
             finetune(rules, small, [0], [many], [test], [1.0], ["pretrained"], "none", False)
-    expected = "batch=50 images a step do not fit into the memory of cpu; 12 do: take rules with batch=12, or a stack"
-    assert str(caught.value).startswith(expected)
+    assert str(caught.value) == (
+        "batch=50 images a step do not fit into the memory of cpu; 12 do: take  labkit sweep --batch 12  or rules with "
+        "batch=12, or a stack below 16"
+    )
+
+
+@pytest.mark.parametrize("where", ["data", "statistics", "precision", "compare", "new_readout"])
+def test_a_lack_of_memory_anywhere_is_a_sentence(monkeypatch, where):
+    def lack(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "_loaded" if where == "data" else where, lack)
+        alone = where in ("data", "new_readout")
+        sentence = "images and networks alone do not" if alone else r"batch=\d+ images a step do not .*--batch \d+"
+        with pytest.raises(MemoryError, match=sentence):
+            run(replace(BRIEF, epochs=1, few_steps=1, stack=1), seed=[0])
+
+
+def test_the_command_takes_another_batch_and_the_table_says_so(monkeypatch, capsys):
+    monkeypatch.setenv("LABKIT_BATCH", "7")
+    for profile in ("quick", "full"):
+        with compute.use_profile(profile):
+            assert study.protocol().batch == 7 and recipe("image_transfer").grid["batch"] == [7]
+    seen = []
+    monkeypatch.setattr("labkit.results.remake", lambda name: seen.append(study.protocol().batch) or Path(__file__))
+    assert main(["sweep", "image_transfer", "--batch", "5"]) == 0 and seen == [5]
+    for words, sentence in [
+        (["relu_norms", "--batch", "5"], "--batch is for image_transfer."),
+        (["image_transfer", "--batch", "many"], "LABKIT_BATCH must be a whole number >= 1, got 'many'"),
+        (["image_transfer", "--batch", "0"], "LABKIT_BATCH must be a whole number >= 1, got '0'"),
+    ]:
+        assert main(["sweep", *words]) == 1
+        assert capsys.readouterr().err == sentence + "\n"
+    with pytest.raises(ValueError, match=r"batch must be the same for all rows of a call, got \[5, 6\]"):
+        run(batch=[5, 6])
 
 
 def test_what_failed_holds_no_memory_while_the_size_is_sought(monkeypatch):
@@ -374,26 +469,48 @@ def test_another_error_passes_as_it_is(monkeypatch):
         ({"task": ["mnist"]}, "task must be one of subset, new, svhn, got 'mnist'"),
         ({"n": [15]}, "n must be a multiple of 10, the number of classes, got 15"),
         ({"n": [0]}, "n must be >= 10, got 0"),
-        ({"n": [1000]}, "n_per_class must be an integer in"),
-        ({"kappa": [0.0]}, "kappa must be positive and finite"),
-        ({"weight_scale": [-1.0], "norm": "none"}, "weight_scale must be positive and finite"),
+        ({"n": [1000]}, "n must be <= 10, as many as there are of each class for subset, got 1000"),
+        ({"kappa": [0.0]}, "kappa must be positive and finite, got 0.0"),
+        ({"kappa": [np.nan]}, "kappa must be positive and finite, got nan"),
+        ({"gamma": [-1.0]}, r"gamma must lie in \[0, inf\), got -1.0"),
+        ({"gamma": [np.inf]}, r"gamma must lie in \[0, inf\), got inf"),
+        ({"centered": ["plain"]}, "centered must be True or False, got 'plain'"),
+        ({"centered": [2]}, "centered must be True or False, got 2"),
+        ({"seed": [2**62]}, r"seed must be <= 2\*\*59, got 4611686018427387904"),
+        *(
+            ({"weight_scale": [value], "norm": norm}, f"weight_scale must be positive and finite, got {value}")
+            for norm in study.NORMS
+            for value in (-1.0, 0.0, np.nan, np.inf)
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_is_trained(monkeypatch, settings, sentence):
     monkeypatch.setattr(study, "learn", lambda *arguments, **options: pytest.fail("it was trained"))
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
         run(**settings)
 
 
 @pytest.mark.parametrize(
     "call, sentence",
     [
-        (lambda: replace(TINY, rates=()), r"rates must be one number or more, all positive and finite, got \(\)"),
-        (lambda: replace(TINY, few_rates=(0.1, 0.0)), r"few_rates must be one .*, got \(0.1, 0.0\)"),
+        (
+            lambda: replace(TINY, rates=()),
+            r"rates must be a tuple of one .* positive and finite, got \(\)",
+        ),
+        (lambda: replace(TINY, few_rates=(0.1, 0.0)), r"few_rates must be .*, got \(0.1, 0.0\)"),
+        (lambda: replace(TINY, few_rates=("a",)), r"few_rates must be .*, got \('a',\)"),
+        (lambda: replace(TINY, rates=[0.1]), r"rates must be a tuple .*, got \[0.1\]"),
+        (lambda: replace(TINY, stop_loss=np.nan), "stop_loss must be positive and finite, got nan"),
+        (lambda: replace(TINY, few_stop_loss=-1.0), "few_stop_loss must be positive and finite, got -1.0"),
+        (lambda: replace(TINY, clip=0.0), "clip must be positive and finite, got 0.0"),
+        (lambda: replace(TINY, momentum=1.0), r"momentum must lie in \[0, 1\), got 1.0"),
+        (lambda: replace(TINY, autocast=torch.float16), "autocast must be torch.bfloat16 or None, got torch.float16"),
+        (lambda: replace(TINY, net=replace(TINY.net, channels=(8,))), "net must have .* two stages or more, got"),
+        (lambda: replace(TINY, net=replace(TINY.net, in_channels=1)), "net must have .* in_channels=3 .*, got"),
         (lambda: replace(TINY, n_per_class=0), "n_per_class must be >= 1, got 0"),
         (lambda: replace(TINY, stack=0), "stack must be >= 1, got 0"),
         (lambda: replace(TINY, batch=1.5), "batch must be a whole number, got 1.5"),
-        (lambda: replace(TINY, net=TINY.network("none")), "net must have norm='batch', got ResNet"),
+        (lambda: replace(TINY, net=TINY.network("none")), "net must have norm='batch', .*got ResNet"),
         (lambda: shots(TINY, "svhn", 10, 0.5), "seed must be a whole number, got 0.5"),
         (lambda: shots(TINY, "svhn", 10, -1), "seed must be >= 0, got -1"),
         (
@@ -417,10 +534,10 @@ def test_without_data_one_sentence_says_so(monkeypatch):
 
 
 def test_the_study_gives_the_same_on_every_device(device, monkeypatch):
-    settings = {"norm": "frozen", "kappa": [0.5, 2.0], "centered": True}
-    expected = run(**settings)
+    rules, settings = replace(BRIEF, epochs=1, few_steps=2), {"norm": "frozen", "kappa": [0.5, 2.0], "centered": True}
+    expected = run(rules, **settings)
     monkeypatch.setenv("LABKIT_DEVICE", str(device.place))
-    found = run(**settings)
+    found = run(rules, **settings)
     for name in ("loss", "pretraining_loss", "pr_before", "pr_after", "ensd", "cka"):
         np.testing.assert_allclose(found[name], expected[name], rtol=5e-3, err_msg=name)
 
@@ -436,6 +553,7 @@ def test_nothing_is_made_without_a_device():
 
 def test_one_command_runs_all_of_it_and_goes_on_where_it_was_stopped(place, monkeypatch, capsys):
     words = ["sweep", "image_transfer", "--profile", "quick", "--device", "cpu"]
+    monkeypatch.setattr(study, "TINY", replace(BRIEF, epochs=1, few_steps=2))
     calls = []
 
     def stopped(*arguments, **options):
@@ -478,7 +596,11 @@ def test_the_recipe_at_every_profile(profile):
     assert list(LONG) == ["image_transfer"] and made.data == ("cifar100", "svhn")
     rows = made.batched
     fast = ["weight_scale", "kappa", "gamma"]  # rows of one call share the rest
-    assert list(made.grid)[::-1][:3] == fast and rows == made.seeds * np.prod([len(made.grid[name]) for name in fast])
+    assert list(made.grid)[::-1][:3] == fast and made.grid["batch"] == [rules.batch]
+    if rules.stack > 1:
+        assert rows == made.seeds * np.prod([len(made.grid[name]) for name in fast])
+    else:
+        assert rows == 1  # a kill costs a row
     assert set(made.grid["task"]) == {"subset", "new", "svhn"} and set(made.grid["centered"]) == {False, True}
     assert isinstance(rules, Protocol) and (rules.stop_loss > 0) and rules.autocast is None
     if profile == "full":

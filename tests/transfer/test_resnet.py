@@ -146,12 +146,30 @@ def test_statistics_are_those_that_batch_norm_collects(name):
     out = net.forward(params, frozen, found)
     for number in range(N_NETS):
         model = Plain(net, params, number).train()
-        for batch in x[number].split(6)[:2]:  # the rest of 3 is left out
+        order = torch.randperm(15, generator=compute.generator(0))
+        for batch in x[number, order].split(5):
             model(batch)
         for key, (_, bn) in model.places.items():
             both = torch.stack([bn.running_mean, bn.running_var])
             torch.testing.assert_close(found[key][number], both, rtol=1e-10, atol=1e-12)
         torch.testing.assert_close(out[number], model.eval()(frozen), rtol=1e-10, atol=1e-12)
+
+
+def test_statistics_count_every_sample_in_whatever_order_they_come():
+    """Classes of unlike brightness and contrast, sorted: batches of one class each would have too small a variance."""
+    net, n = SMALL_BATCH_NORM, 203  # no multiple of a batch
+    params, noise = weights(net), images(net, batch=n)
+    level = torch.arange(n, dtype=torch.float64).mul(5 / n).floor()[:, None, None, None]
+    x = (1 + level) * noise + 3 * level
+    whole, by_class = net.statistics(params, x), net.statistics(params, x, 40)
+    torch.testing.assert_close(by_class["stem"][:, 0], whole["stem"][:, 0])  # the mean of all, exactly
+    for found in (by_class, net.statistics(params, x[torch.randperm(n, generator=compute.generator(1))], 40)):
+        for name, both in found.items():
+            mean, sd = whole[name][:, 0], whole[name][:, 1].sqrt()
+            assert ((both[:, 0] - mean) / sd).abs().max() < 0.15, name
+            assert (both[:, 1].sqrt() / sd - 1).abs().max() < 0.15, name
+    one = torch.cat([net.statistics(params, part)["stem"][:, 1:].sqrt() for part in x.split(41)], 1).mean(1)
+    assert (one / whole["stem"][:, 1].sqrt()).mean() < 0.8  # what batches of one class would give
 
 
 def test_frozen_statistics_make_samples_independent():
