@@ -10,8 +10,9 @@ CASES, SEEDS = 8, 12
 
 
 def scaled(formula: Tensor, value: Tensor) -> Tensor:
-    """``formula`` times the constant that makes it start as ``value`` does: a mistake up to any constant factor."""
-    return formula * (value / formula).flatten()[0]
+    """``formula`` times the constant that makes it start as ``value`` does: a mistake up to any constant but 0."""
+    factor = (value / formula).flatten()[0]
+    return formula * torch.where(factor == 0, torch.nan, factor)
 
 
 def several(answer: object, names: str, shape: tuple[int, ...], **inputs: Tensor) -> list[Tensor]:

@@ -217,6 +217,7 @@ RIGHT = {
 # id -> a phrase of the message, the points it earns, the wrong answer
 WRONG = {
     "05.1": [
+        ("norm2: at ", 0, lambda b, *_: (0 * b, 0 * b)),
         ("norm2: that is the diagonal net, root = sqrt(1 + b²", 2, both(two_paths)),
         ("norm2: that is the diagonal net, root = sqrt(1 + 4b²", 2, both(lambda *a: two_paths(*a, 4))),
         ("k of the diagonal net, root = sqrt(1 + b²", 2, both(lambda b, c, m: 2 * c * two_paths(b, c, m))),
@@ -271,6 +272,7 @@ WRONG = {
         ("At b=", 0, lambda b, m, f: b * (1 - f) / -m),
     ],
     "05.3": [
+        ("pr_before: at ", 0, lambda *a: [0 * part for part in reading()(*a)]),
         ("pr_before: not centered", 0, reading(lambda z: z)),
         ("pr_before: centered along the units", 0, reading(by_rows)),
         ("pr_before: that uses the singular values", 8 / 3, reading(before=lambda z: pr(z, 1))),
