@@ -94,8 +94,8 @@ def pretrain(
     """One net per seed, its stem × κ·weight_scale and its readout × weight_scale/κ, trained on the 28 classes.
 
     With batch norm κ multiplies convolutions, see ``resnet.rescale_convolutions``, and weight_scale the readout only.
-    There the clip acts: of the first batch gradients have norm 11 at κ = .1 and 7 at κ = 10, where it slows all weights,
-    and below 4 from κ = .3 to 3 (measured, 3 seeds). The rate that goes as 1/κ² is that of SGD without a clip.
+    There the clip acts: the first gradients have norm 11 at κ = .1 and 7 at κ = 10, where it slows all weights, and
+    below 4 from κ = .3 to 3 (measured, 3 seeds). The rate that goes as 1/κ² is that of SGD without a clip.
 
     SGD with momentum .9, batches of 64, gradients clipped at norm 5, until the running training loss is .25 nats: at
     equal steps a net of large κ would have learned more. ``max_steps`` = 0 leaves the nets as they are: what comes
