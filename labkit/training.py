@@ -119,7 +119,8 @@ def normal(
 ) -> Tensor:
     """Weights (net, *shape) ~ N(0, std²), drawn on the CPU in float64, one generator a net, and moved.
 
-    Device and dtype: by default those of ``labkit.compute``. Raises ValueError without generators or for std < 0.
+    Device and dtype: by default those of ``labkit.compute``. Raises ValueError without generators, for std < 0 and for
+    a device that this computer does not have; TypeError for a dtype that is not floating.
 
     >>> alone, three = normal((2, 2), generators([7])), normal((2, 2), generators([5, 6, 7]))
     >>> torch.equal(alone[0], three[2])
@@ -129,8 +130,11 @@ def normal(
         raise ValueError("generators must hold one generator a net, got none")
     if not 0 <= std < math.inf:
         raise ValueError(f"std must lie in [0, inf), got {std}")
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"dtype must be a floating dtype such as torch.float32, got {dtype!r}")
+    device = compute.device() if device is None else compute.valid_device(device)
     draws = [torch.randn(*shape, generator=g, dtype=torch.float64, device="cpu") for g in generators]
-    return std * torch.stack(draws).to(device or compute.device(), dtype or compute.dtype(device))
+    return std * torch.stack(draws).to(device, dtype or compute.dtype(device))
 
 
 def he(shape: Sequence[int], generators: Sequence[torch.Generator], **place) -> Tensor:

@@ -573,6 +573,17 @@ def test_bad_parts_are_refused_in_a_sentence(sentence):
         PARTS_REFUSED[sentence]()
 
 
+@pytest.mark.parametrize("make", [normal, he, xavier])
+def test_weights_are_refused_where_and_in_what_they_cannot_be(make):
+    for dtype in (torch.int64, torch.complex64, "float32"):
+        with pytest.raises(TypeError, match="dtype must be a floating dtype such as torch.float32, got"):
+            make((3, 2), generators(), dtype=dtype)
+    for device in ("xpu:7", "cudas"):
+        with pytest.raises(ValueError, match=f"device must name a device of this computer .* got '{device}'"):
+            make((3, 2), generators(), device=device)
+    assert make((3, 2), generators(), device="cpu", dtype=torch.float32).dtype == torch.float32
+
+
 # --- Devices -----------------------------------------------------------------------------------------------------
 
 

@@ -108,18 +108,27 @@ class Grid(NamedTuple):
 def arrays(table: Table) -> Grid:
     """A table of `bridge` or `norms` with an axis for each argument (one-valued ``dim`` left out), seed last.
 
+    Added to `bridge` is both_reached: fine-tuning reached its loss, and so did pretraining where the net comes from it;
+    elsewhere the step limit came first, or the net diverged.
+
     >>> from labkit.results import load
     >>> grid = arrays(load("relu_bridge").table)
     >>> list(grid.axes), grid.values["error"].shape
     (['c', 'lam', 'gamma', 'n', 'task', 'source', 'seed'], (5, 5, 3, 2, 2, 3, 10))
+    >>> late = ~grid.at("both_reached", c=0.03, lam=0.99, gamma=0.3, n=40, task="new", source="pretrained")
+    >>> f"{late.sum()} of {late.size} seeds stopped at the step limit"
+    '1 of 10 seeds stopped at the step limit'
     >>> arrays(load("relu_norms").table).values["w_norm"].shape
     (5, 5, 10, 48)
     """
     names = [name for name in ("c", "lam", "gamma", "n", "task", "source", "seed") if name in table.columns]
     axes = {name: np.array(list(dict.fromkeys(table[name].tolist()))) for name in names}
     shape = tuple(map(len, axes.values()))
-    results = (name for name in table.columns if name not in (*names, "dim"))
-    return Grid(axes, {name: table[name].reshape(*shape, *table[name].shape[1:]) for name in results})
+    results = {name: values for name, values in table.columns.items() if name not in (*names, "dim")}
+    if "reached" in results:
+        not_from_it = table["source"] != SOURCES[0]
+        results["both_reached"] = table["reached"] & (table["pt_reached"] | not_from_it)
+    return Grid(axes, {name: values.reshape(*shape, *values.shape[1:]) for name, values in results.items()})
 
 
 def recipe() -> Recipe:

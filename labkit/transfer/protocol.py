@@ -14,7 +14,7 @@ The choices are ours; arXiv 2602.20062 asks the question.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,7 +40,7 @@ class Phase:
     Fields
         params: tensors (net, ...)
         steps: (net,), int64, steps taken
-        loss: (net,), training loss at the end
+        loss: (net,), training loss at the end; nan where a limit of no steps left it unseen
         reached: (net,), bool: the loss it was to reach
         diverged: (net,), bool: its loss was not finite, or above ``max_loss``
     """
@@ -55,6 +55,21 @@ class Phase:
         steps, n_nets = self.steps.tolist(), len(self.steps)
         line = f"{n_nets} nets, {min(steps)} to {max(steps)} steps, {int(self.reached.sum())} reached their loss"
         return line + (f"; diverged: {self.diverged.nonzero().flatten().tolist()}" if self.diverged.any() else "")
+
+
+def whole_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    """The seeds of the nets as a tuple; TypeError for what is not whole, ValueError for one below 0 and for none.
+
+    >>> whole_seeds(range(3))
+    (0, 1, 2)
+    """
+    if not isinstance(seeds, Iterable):
+        raise TypeError(f"seeds must be a list of whole numbers, one a net, got {seeds!r}")
+    seeds = tuple(seeds)
+    if not seeds:
+        raise ValueError("seeds must hold one seed a net, got none")
+    require_whole(0, **{f"seeds[{place}]": seed for place, seed in enumerate(seeds)})
+    return tuple(map(int, seeds))
 
 
 def learn(
@@ -156,7 +171,8 @@ def sources(initial: Params, pretrained: Params, readout: Params) -> dict[str, P
 
     "pretrained": the pretrained body under the new readout; "reset": the initial body under the same new readout, as
     if pretraining had taken no step; "scratch": the initial net as it is, a single task. ``readout``: the params to
-    replace, by name, as `new_readout` draws them. Raises ValueError for a name that is not in both nets.
+    replace, by name, as `new_readout` draws them. Raises ValueError for a name that is not in both nets, and for
+    another shape than it has there.
 
     >>> body = {"w": torch.zeros(2, 3, 5), "v": torch.zeros(2, 1, 3)}
     >>> {name: float(p["w"].sum() + p["v"].sum()) for name, p in sources(
@@ -166,19 +182,30 @@ def sources(initial: Params, pretrained: Params, readout: Params) -> dict[str, P
     for name in readout:
         if name not in initial or name not in pretrained:
             raise ValueError(f"readout must name layers of both nets ({', '.join(initial)}), got {name!r}")
+        for net, params in (("initial", initial), ("pretrained", pretrained)):
+            if params[name].shape != readout[name].shape:
+                shapes = f"{tuple(params[name].shape)} of {net}, got {tuple(readout[name].shape)}"
+                raise ValueError(f"readout[{name!r}] must be {shapes}")
     return {"pretrained": pretrained | readout, "reset": initial | readout, "scratch": dict(initial)}
 
 
 def moved(start: Params, end: Params, names: Sequence[str] | None = None) -> Tensor:
     """‖θ_end − θ_start‖ / ‖θ_start‖ over the params of these names (default: all) → (net,).
 
+    Raises ValueError for no names, one that is not in both, and params of unlike shapes.
+
     >>> moved({"w": torch.ones(2, 4)}, {"w": 1.5 * torch.ones(2, 4)})
     tensor([0.5000, 0.5000])
     """
-    names = list(start) if names is None else names
+    names = list(start if names is None else names)
+    if not names:
+        raise ValueError(f"names must hold at least one of {', '.join(start)}, got none")
     for name in names:
         if name not in start or name not in end:
             raise ValueError(f"names must be among {', '.join(start)}, got {name!r}")
+        if start[name].shape != end[name].shape:
+            shapes = f"{tuple(start[name].shape)} and {tuple(end[name].shape)}"
+            raise ValueError(f"start and end must have params of the same shapes, got {name} {shapes}")
     before, after = (torch.cat([params[name].flatten(1) for name in names], 1) for params in (start, end))
     return (after - before).norm(dim=1) / before.norm(dim=1)
 
@@ -214,14 +241,17 @@ def error_bar(values: Tensor) -> ErrorBar:
 
 
 def told(values: Tensor | np.ndarray, digits: int = 3) -> str:
-    """Mean ± standard error of paired differences (seed,), signed; "(n.s.)" below two standard errors.
+    """Mean ± standard error of paired differences (seed,), signed; "(n.s.)" up to two standard errors.
 
-    nan where a net diverged: left out, and said. Raises as `error_bar`.
+    nan where a net diverged: left out, and said. Raises as `error_bar`, and ValueError for more axes than one.
 
     >>> told(torch.tensor([-0.011, -0.013, -0.012])), told(torch.tensor([0.1, -0.1, 0.12, torch.nan]))
     ('−0.012 ± 0.001', '+0.040 ± 0.070 (n.s., 1 diverged)')
     """
-    mean, se, _, diverged = error_bar(torch.as_tensor(values))
-    notes = ["n.s."] * bool(mean.abs() < 2 * se) + [f"{diverged} diverged"] * bool(diverged)
+    values = torch.as_tensor(values)
+    if values.dim() != 1:
+        raise ValueError(f"values must be (seed,), one difference a seed, got shape {tuple(values.shape)}")
+    mean, se, _, diverged = error_bar(values)
+    notes = ["n.s."] * bool(mean.abs() <= 2 * se) + [f"{diverged} diverged"] * bool(diverged)
     words = f"{mean:+.{digits}f} ± {se:.{digits}f}" + (f" ({', '.join(notes)})" if notes else "")
     return words.replace("-", "−")

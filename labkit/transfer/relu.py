@@ -12,14 +12,16 @@ All nets are one stack: params {"w": (net, hidden, dim), "v": (net, 1, hidden)},
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from labkit import compute, training
 from labkit.training import SGD, Params, linear, mse
-from labkit.transfer.protocol import SOURCES, Phase, centered, learn, moved, new_readout, sources
+from labkit.transfer.protocol import SOURCES, Phase, centered, learn, moved, new_readout, sources, whole_seeds
 from labkit.transfer.representation import compare
 from labkit.validate import as_tensors, refuse, require_broadcast, require_positive, require_range, require_whole
 
@@ -67,15 +69,16 @@ def norms_after(product: float | Tensor, c: float | Tensor, lam: float | Tensor)
     """‖w‖² = (λc + √(λ²c² + 4b²))/2 and v² = (−λc + √(λ²c² + 4b²))/2 of a neuron with b = ‖w‖·|v| = ``product``.
 
     For c ≪ b both are b, whatever λ; for c ≫ b ‖w‖² is λc (λ > 0) or b²/(|λ|c) (λ < 0). Derived here from the
-    invariant. b ≥ 0, c > 0, λ in [−1, 1]; they broadcast; raises ValueError outside.
+    invariant. b ≥ 0, c > 0, λ in [−1, 1]; they broadcast; raises ValueError outside, and where a norm overflows.
 
     >>> norms_after(1.0, c=1.5, lam=-1.0)
     Norms(w=tensor(0.5000, dtype=torch.float64), v=tensor(2., dtype=torch.float64))
     """
     b, c, lam = _admit(product=product, c=c, lam=lam)
     delta = lam * c
-    large = (delta.abs() + torch.hypot(delta, 2 * b)) / 2
-    small = b * (b / large)  # not a difference of two large numbers
+    large = delta.abs() / 2 + torch.hypot(delta / 2, b)
+    refuse("product", b.expand_as(large), large.isfinite(), f"has norms that do not fit into {large.dtype}")
+    small = b * (b / torch.where(large > 0, large, 1))  # not a difference of two large numbers
     return Norms(torch.where(delta >= 0, large, small), torch.where(delta >= 0, small, large))
 
 
@@ -83,7 +86,8 @@ def contrast(product: float | Tensor, c: float | Tensor, lam: float | Tensor) ->
     """‖w‖² of a neuron with b = ‖w‖·|v| over that of an unused one: (λ + √(λ² + 4b²/c²)) / (1 + λ).
 
     1 at the b of the start, c√(1−λ²)/2; for c ≫ b it is 1 for λ → 1 and grows without bound for λ → −1 (inf at −1).
-    Derived here. Arguments and errors as for `norms_after`.
+    0 at b = 0 for λ ≤ 0; at λ = −1, where that is 0/0, by agreement: what is silent stays silent. Derived here.
+    Arguments and errors as for `norms_after`.
 
     >>> contrast(torch.tensor([0.5, 1.0, 2.0]).double(), c=1.0, lam=0.0)
     tensor([1., 2., 4.], dtype=torch.float64)
@@ -260,7 +264,11 @@ def teachers(
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large everything is; the defaults fit a laptop. ``pt_steps`` and ``ft_steps`` are limits."""
+    """How large everything is; the defaults fit a laptop.
+
+    ``pt_steps`` and ``ft_steps`` are limits; with 0 the nets stay as they are, and their loss is nan. Raises ValueError
+    or TypeError for what is not whole, below 1 (``n_test``: 2), and losses that are not finite.
+    """
 
     dim: int = 20
     hidden: int = 48
@@ -273,6 +281,16 @@ class Sizes:
     pt_steps: int = 12_000
     ft_steps: int = 8000
 
+    def __post_init__(self) -> None:
+        require_whole(1, dim=self.dim, hidden=self.hidden, units=self.units, ft_units=self.ft_units, n_pt=self.n_pt)
+        require_whole(2, n_test=self.n_test)  # of which the error is in units of a variance
+        require_whole(0, pt_steps=self.pt_steps, ft_steps=self.ft_steps)
+        for name, loss in (("pt_loss", self.pt_loss), ("ft_loss", self.ft_loss)):
+            if isinstance(loss, bool) or not isinstance(loss, Real):
+                raise TypeError(f"{name} must be a number, got {loss!r}")
+            if not math.isfinite(loss):
+                raise ValueError(f"{name} must be finite, got {loss}")
+
 
 WEIGHTS, TEACHER, SAMPLE, READOUT, TEST, FINE_TUNING = range(6)  # what a seed is used for
 MAX_LOSS = 1e3  # the labels have variance 0.7
@@ -281,7 +299,7 @@ ROUND = 400  # steps, after which nets that have ended make no more work
 
 def streams(seeds: Sequence[int], purpose: int) -> list[torch.Generator]:
     """One generator a seed, another one for each purpose."""
-    return training.generators([10 * int(seed) + 500_000 + purpose for seed in seeds])
+    return training.generators([10 * seed + 500_000 + purpose for seed in whole_seeds(seeds)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,18 +334,23 @@ def pretrain(
     """Nets at scales c and λ (numbers or one per seed), each with teacher and sample of its seed, to the same loss.
 
     ``share``: as for `StableRate`; smaller steps keep the invariant better. float32 reaches the losses asked for. The
-    same seed has the same teacher, sample and directions for every c and λ.
+    same seed has the same teacher, sample and directions for every c and λ. Raises ValueError or TypeError for seeds
+    that are not whole numbers ≥ 0, a dtype that is not floating, and a device that this computer does not have.
 
     >>> old = pretrain(0.3, -0.9, seeds=range(2), sizes=Sizes(n_pt=50, pt_loss=0.3, pt_steps=200))
     >>> old.phase.reached, old.phase.params["w"].shape
     (tensor([True, True]), torch.Size([2, 48, 20]))
     """
-    sizes, place = sizes or Sizes(), {"device": device or compute.device(), "dtype": dtype}
+    sizes = Sizes() if sizes is None else sizes
+    if not isinstance(sizes, Sizes):
+        raise TypeError(f"sizes must be Sizes(...) of labkit.transfer.relu, got {sizes!r}")
+    device = compute.device() if device is None else compute.valid_device(device)
+    seeds, place = whole_seeds(seeds), {"device": device, "dtype": dtype}
     found = teachers(sizes.dim, sizes.units, sizes.ft_units, streams(seeds, TEACHER), **place)
     x = training.normal((sizes.n_pt, sizes.dim), streams(seeds, SAMPLE), **place)
     start = initial(sizes.hidden, sizes.dim, c, lam, streams(seeds, WEIGHTS), **place)
     phase = _descend(start, x, found["pretraining"](x), sizes.pt_loss, sizes.pt_steps, progress=progress, share=share)
-    return Pretrained(start, phase, drift(phase.params, c, lam), found, tuple(int(seed) for seed in seeds), sizes)
+    return Pretrained(start, phase, drift(phase.params, c, lam), found, seeds, sizes)
 
 
 def _descend(
@@ -343,7 +366,7 @@ def _descend(
     """`learn` in rounds: nets that have ended leave the stack, the others go on, with their momentum at rest again."""
     nets, taken = torch.arange(len(x), device=x.device), 0
     params = {name: value.clone() for name, value in start.items()}
-    steps, loss = torch.zeros_like(nets), torch.zeros_like(x[:, 0, 0])
+    steps, loss = torch.zeros_like(nets), torch.full_like(x[:, 0, 0], torch.nan)
     reached, diverged = torch.zeros_like(nets, dtype=torch.bool), torch.zeros_like(nets, dtype=torch.bool)
     while taken < max_steps and len(nets):
         now = {name: value[nets] for name, value in params.items()}
@@ -380,13 +403,14 @@ def fine_tune(
     """Fine-tune the pretrained nets on n samples each, readout ±γ/√hidden, the initial output subtracted.
 
     Arguments
-        task: "subset" or "new"; like gamma and source one for all rows, or one each
+        task: "subset" or "new"; like gamma and source one for all rows, or a list, array or tensor of one each
         source: "pretrained", or the controls "reset" and "scratch", see ``labkit.transfer.protocol.sources``
         net: which pretrained net each row starts from; by default each once
 
     Returns, each (row,): error (test error over the variance of the labels), pr_before, pr_after, ensd, cka (of the
     hidden features on the test inputs), moved (‖ΔW‖/‖W‖), steps, reached and diverged. A net that diverged, here or in
-    pretraining, has nan.
+    pretraining, has nan. Raises ValueError or TypeError for what names no net, task or source, and lists of another
+    length than the rows.
 
     >>> sizes = Sizes(n_pt=50, pt_loss=0.3, ft_loss=0.1, pt_steps=200)
     >>> found = fine_tune(pretrain(0.3, -0.9, range(2), sizes), 40, task="new", source="reset")
@@ -394,17 +418,17 @@ def fine_tune(
     (tensor([True, True]), torch.Size([2]))
     """
     require_whole(1, n=n)
-    net = list(range(len(old.seeds)) if net is None else net)
-    if not net:
-        raise ValueError("net must name at least one of the pretrained nets, got none")
+    net = list(range(len(old.seeds))) if net is None else _listed("net", net)
     for place, value in enumerate(net):
+        require_whole(0, **{f"net[{place}]": value})
         if value not in range(len(old.seeds)):
             raise ValueError(f"net[{place}] = {value} must lie in [0, {len(old.seeds) - 1}]")
-    task, gamma, source = (_each(value, len(net)) for value in (task, gamma, source))
-    for name, values, allowed in (("task", task, TASKS), ("source", source, SOURCES)):
-        for value in values:
-            if value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    task, gamma, source = (_each(*it, len(net)) for it in (("task", task), ("gamma", gamma), ("source", source)))
+    _require_among(TASKS, task=task)
+    _require_among(SOURCES, source=source)
+    for place, value in enumerate(gamma):
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"gamma[{place}] must be a number, got {value!r}")
     sizes, like = old.sizes, old.initial["w"]
     place = {"device": like.device, "dtype": like.dtype}
     index = torch.tensor(net, device=like.device)
@@ -452,32 +476,53 @@ def column(
 
     Besides, of pretraining: w_norm and v_norm, ‖w_j‖² and v_j² (lam, seed, hidden), drift, pt_steps and pt_reached
     (lam, seed). ``among``: the sources; ``progress`` wraps the list of what is to be done, such as ``tqdm`` does.
+    ``reached`` and ``pt_reached`` are False where the step limit came first: count them beside an average. Raises as
+    `pretrain` and `fine_tune`, and ValueError for no λ and no source.
 
     >>> sizes = Sizes(n_pt=50, pt_loss=0.3, ft_loss=0.1, pt_steps=200)
     >>> found = column(0.3, [-0.9, 0.9], range(3), sizes=sizes)
     >>> found["error"].shape, found["w_norm"].shape
     (torch.Size([2, 2, 3]), torch.Size([2, 3, 48]))
     """
-    rows, old = [], {}
+    lams, among, rows, old = _listed("lams", lams), _listed("among", among), [], []
+    _require_among(SOURCES, among=among)
     for lam, source in progress([(lam, source) for lam in lams for source in among]):
-        if lam not in old:
-            old[lam] = pretrain(c, lam, seeds, sizes)
-        rows.append(fine_tune(old[lam], n, task, gamma, source))
+        if len(rows) == len(old) * len(among):  # the sources of the last are done
+            old.append(pretrain(c, lam, seeds, sizes))
+        rows.append(fine_tune(old[-1], n, task, gamma, source))
     found = {name: torch.stack([row[name] for row in rows]).unflatten(0, (-1, len(among))) for name in rows[0]}
     pretrained = {
-        "w_norm": [it.phase.params["w"].square().sum(-1) for it in old.values()],
-        "v_norm": [it.phase.params["v"][:, 0].square() for it in old.values()],
-        "drift": [it.drift for it in old.values()],
-        "pt_steps": [it.phase.steps for it in old.values()],
-        "pt_reached": [it.phase.reached for it in old.values()],
+        "w_norm": [it.phase.params["w"].square().sum(-1) for it in old],
+        "v_norm": [it.phase.params["v"][:, 0].square() for it in old],
+        "drift": [it.drift for it in old],
+        "pt_steps": [it.phase.steps for it in old],
+        "pt_reached": [it.phase.reached for it in old],
     }
     return found | {name: torch.stack(values) for name, values in pretrained.items()}
 
 
-def _each(value, n: int) -> list:
-    """One for all, or one each."""
+def _each(name: str, value, n: int) -> list:
+    """One for all, or one each: a list, an array or a tensor."""
+    value = value.tolist() if isinstance(value, Tensor | np.ndarray) else value
     if isinstance(value, str) or not isinstance(value, Sequence):
         return [value] * n
     if len(value) != n:
-        raise ValueError(f"task, gamma and source must be one for all or one for each of {n} rows, got {len(value)}")
+        raise ValueError(f"{name} must be one for all or one for each of {n} rows, got {len(value)}")
     return list(value)
+
+
+def _listed(name: str, values: Iterable) -> list:
+    """As a list that is not empty."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise TypeError(f"{name} must be a list, got {values!r}")
+    values = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{name} must name at least one, got {values!r}")
+    return values
+
+
+def _require_among(allowed: Sequence[str], **named: Sequence) -> None:
+    for name, values in named.items():
+        for value in values:
+            if value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

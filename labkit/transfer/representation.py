@@ -22,6 +22,8 @@ from torch import Tensor
 from labkit.spectra import participation_ratio, spread
 from labkit.validate import as_tensors, require_broadcast
 
+COMPARED = ("pr_before", "pr_after", "ensd", "cka")
+
 
 def effective_shared_dimensions(z1: Tensor, z2: Tensor) -> Tensor:
     """ENSD = tr K₁ tr K₂ tr K₁K₂ / (tr K₁² tr K₂²), K = z·zᵀ of centered columns: (..., n, p), (..., n, q) → (...).
@@ -76,21 +78,34 @@ def shared_units(z1: Tensor, z2: Tensor) -> Tensor:
 def compare(before: Tensor, after: Tensor) -> dict[str, Tensor]:
     """pr_before, pr_after, ensd and cka of features (..., n, units) before and after fine-tuning, each (...).
 
-    nan where they are not finite, or do not vary over the inputs: nets that diverged or died are results.
+    nan where they are not finite, or do not vary over the inputs, of which one alone is too few: nets that diverged or
+    died are results. Raises ValueError for other shapes, empty features and unlike n; TypeError for what is no tensor,
+    integers and half precision.
 
     >>> before = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     >>> {name: round(value.item(), 2) for name, value in compare(before, before[:, :1]).items()}
     {'pr_before': 2.0, 'pr_after': 1.0, 'ensd': 1.0, 'cka': 0.71}
     """
+    before, after = _admit(before=before, after=after)
+    for name, z in (("before", before), ("after", after)):
+        if z.dim() < 2 or 0 in z.shape:
+            raise ValueError(f"{name} must be (..., n, units) and not empty, got {tuple(z.shape)}")
+    if before.shape[-2] != after.shape[-2]:
+        rows = f"{before.shape[-2]} and {after.shape[-2]}"
+        raise ValueError(f"before and after must be of the same inputs, got {rows} rows")
+    lead = {"leading axes of before": before[..., 0, 0], "leading axes of after": after[..., 0, 0]}
+    if before.shape[-2] == 1:
+        return {name: before.new_full(require_broadcast(**lead), torch.nan) for name in COMPARED}
+    require_broadcast(**lead)
     good = _varies(before) & _varies(after)
     before, after = (torch.where(good[..., None, None], z, _line(z)) for z in (before, after))
-    found = {
-        "pr_before": participation_ratio(before),
-        "pr_after": participation_ratio(after),
-        "ensd": effective_shared_dimensions(before, after),
-        "cka": centered_kernel_alignment(before, after),
-    }
-    return {name: torch.where(good, value, torch.nan) for name, value in found.items()}
+    found = (
+        participation_ratio(before),
+        participation_ratio(after),
+        effective_shared_dimensions(before, after),
+        centered_kernel_alignment(before, after),
+    )
+    return {name: torch.where(good, value, torch.nan) for name, value in zip(COMPARED, found, strict=True)}
 
 
 def _varies(z: Tensor) -> Tensor:
@@ -113,8 +128,17 @@ def _overlap(z1: Tensor, z2: Tensor) -> Tensor:
     return torch.sum((z1.mT @ z2) ** 2, (-2, -1))
 
 
+def _admit(**named: Tensor) -> tuple[Tensor, ...]:
+    """Each first by itself: beside a wider dtype half precision would not be seen."""
+    for name, value in named.items():
+        (z,) = as_tensors(**{name: value})
+        if z.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"{name} must be float32 or float64, got {z.dtype}: use {name}.float()")
+    return as_tensors(**named)
+
+
 def _pair(z1: Tensor, z2: Tensor, center: bool = True, same_n: bool = True) -> tuple[Tensor, Tensor]:
-    z1, z2 = as_tensors(z1=z1, z2=z2)
+    z1, z2 = _admit(z1=z1, z2=z2)
     z1, z2 = spread(z1, center, "z1"), spread(z2, center, "z2")
     if same_n and z1.shape[-2] != z2.shape[-2]:
         raise ValueError(f"z1 and z2 must be of the same inputs, got {z1.shape[-2]} and {z2.shape[-2]} rows")

@@ -104,7 +104,8 @@ class ResNet:
 
         x: images (batch, channels, height, width), shared by the nets, or (net, batch, channels, height, width).
         statistics, for batch norm: None to norm by mean and variance of this batch, or those of `statistics`, which
-        stay as they are. Raises ValueError for images that do not fit.
+        stay as they are. Raises ValueError for images that do not fit, TypeError for what is no tensor of the dtype of
+        the weights.
         """
         return linear(self.features(params, x, statistics), params["readout"])
 
@@ -123,6 +124,7 @@ class ResNet:
         """
         if not self.norm:
             raise ValueError("a network with norm=None has no statistics, only one with norm='batch'")
+        self._admit(params, x)
         axis = x.dim() - 4  # of the samples
         n = x.shape[axis]
         require_whole(1, batch=n if batch is None else batch)
@@ -162,10 +164,7 @@ class ResNet:
             mean, var = (part.flatten() for part in statistics[name].unbind(1))
             return functional.batch_norm(z, mean, var, gain, bias, eps=EPS)
 
-        n_nets = len(params["stem"])
-        if x.dim() not in (4, 5) or x.shape[-3] != self.in_channels or (x.dim() == 5 and len(x) != n_nets):
-            images = f"{self.in_channels}, height, width)"
-            raise ValueError(f"x must be (batch, {images} or ({n_nets}, batch, {images}, got {tuple(x.shape)}")
+        self._admit(params, x)
         x = x if x.dim() == 4 else x.transpose(0, 1).flatten(1, 2)
         z = layer(x.contiguous(memory_format=torch.channels_last), "stem").relu()  # a fifth faster, on a CPU too
         for name, n_in, n_out, stride in self._blocks():
@@ -173,6 +172,17 @@ class ResNet:
             shortcut = layer(z, f"{name}.shortcut", stride) if n_in != n_out or stride > 1 else z
             z = (branch + shortcut).relu()
         return z.mean((2, 3))
+
+    def _admit(self, params: Params, x: Tensor) -> None:
+        """Refuse what are no images of these nets."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x must be a torch tensor, got {type(x).__name__}")
+        if x.dtype != params["stem"].dtype:
+            raise TypeError(f"x is {x.dtype} but params are {params['stem'].dtype}: use one dtype")
+        n_nets = len(params["stem"])
+        if x.dim() not in (4, 5) or x.shape[-3] != self.in_channels or (x.dim() == 5 and len(x) != n_nets):
+            images = f"{self.in_channels}, height, width)"
+            raise ValueError(f"x must be (batch, {images} or ({n_nets}, batch, {images}, got {tuple(x.shape)}")
 
 
 SMALL = ResNet(branch_std=0.7)  # 20 k weights, for 8 × 8 images: ours
@@ -201,8 +211,10 @@ def rescale_convolutions(net: ResNet, params: Params, kappa: PerNet) -> Params:
     """Convolutions of the stem and of all stages but the last × κ, those of the last × 1/κ; with batch norm only.
 
     f stays as it is, up to the eps of batch norm; the gradient of what became κ times larger becomes κ times smaller,
-    so one step of gradient descent turns these weights κ² times less: a learning-rate effect (derived here). The
-    network needs two stages at least. Number or (net,); ValueError unless > 0.
+    so one step of gradient descent turns these weights κ² times less: a learning-rate effect (derived here). That is
+    all of it for SGD, momentum included, at one rate: what learns at rate η after κ learns as before it at η/κ² and, in
+    the last stage, ηκ². A clip, one factor for all weights of a net, is not part of that: where κ makes some gradients
+    exceed it, all weights slow down. The network needs two stages at least. Number or (net,); ValueError unless > 0.
 
     >>> params = SMALL_BATCH_NORM.init(28, [torch.Generator().manual_seed(0)])
     >>> new = rescale_convolutions(SMALL_BATCH_NORM, params, 10.0)
@@ -242,7 +254,10 @@ def match_norms(net: ResNet, params: Params, like: Params) -> Params:
 def _factor(name: str, value: PerNet, params: Params) -> Tensor:
     """A number or (net,) as (net,), > 0."""
     like = params["readout"]
-    value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    try:
+        value = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    except (TypeError, ValueError, RuntimeError):  # a text, None, a ragged list
+        raise TypeError(f"{name} must be a number or ({len(like)},), one per net, got {value!r}") from None
     if value.shape not in ((), like.shape[:1]):
         raise ValueError(f"{name} must be a number or ({len(like)},), one per net, got {tuple(value.shape)}")
     require_positive(**{name: value})

@@ -47,6 +47,8 @@ def test_arrays_are_the_table(table):
     for row in rng.integers(len(table), size=50):
         place = tuple(int(np.flatnonzero(grid.axes[name] == table[name][row])[0]) for name in names)
         for name, values in grid.values.items():
+            if name == "both_reached":
+                continue
             np.testing.assert_array_equal(values[place], table[name][row])
     shipped = load("relu_norms").table
     place = np.flatnonzero((shipped["c"] == 3.0) & (shipped["lam"] == 0.9) & (shipped["seed"] == 4))[0]
@@ -65,6 +67,21 @@ def test_scratch_has_no_gamma_and_all_sources_are_there(table):
 def test_what_did_not_converge_is_said_and_rare(table):
     assert np.array_equal(np.isnan(table["error"]), table["diverged"]) and table["diverged"].mean() < 0.01
     assert table["reached"].mean() > 0.99 and table["pt_reached"].mean() > 0.99
+
+
+def test_seeds_that_stopped_at_a_step_limit_can_be_counted(table):
+    """Row by row: a pretrained net counts where pretraining did not end, and there only."""
+    grid = arrays(table)
+    late = {source: ~grid.at("both_reached", source=source) for source in SOURCES}
+    for row in np.flatnonzero(~table["reached"] | ~table["pt_reached"]):
+        place = {name: table[name][row] for name in grid.axes}
+        own = not table["reached"][row] or (place["source"] == "pretrained" and not table["pt_reached"][row])
+        where = tuple(grid.axes[name].tolist().index(place[name]) for name in grid.axes if name != "source")
+        assert late[place["source"]][where] == own
+    assert sum(part.sum() for part in late.values()) == sum(
+        ~table["reached"] | (table["source"] == "pretrained") & ~table["pt_reached"]
+    )
+    assert "both_reached" not in arrays(load("relu_norms").table).values
 
 
 @pytest.mark.parametrize("task", ["subset", "new"])

@@ -6,7 +6,7 @@ from torch import nn
 
 from labkit.data import digits as data
 from labkit.results.digits_transfer import with_matched_norms
-from labkit.training import accuracy
+from labkit.training import accuracy, cross_entropy
 from labkit.transfer import digits
 from labkit.transfer.digits import finetune, live, pretrain, smallest_rate
 from labkit.transfer.representation import compare
@@ -196,6 +196,19 @@ def test_what_is_tested_uses_the_chosen_statistics(normed, statistics):
     assert not torch.equal(accuracy(SMALL_BATCH_NORM.forward(new.phase.params, test.x, other), test.y), expected)
 
 
+def test_the_clip_acts_at_the_ends_of_kappa_only():
+    """Norms of the first gradients, as the docstring of pretrain has them: 11, 4, 1.5, 2.4, 7."""
+    start = pretrain([0.1, 0.3, 1.0, 3.0, 10.0], 1.0, [0] * 5, net=SMALL_BATCH_NORM, max_steps=0)
+    images, _ = data.pretraining(0, dtype=torch.float32)
+    order = torch.randperm(len(images), generator=digits.streams([0], digits.ORDER)[0])[:64]
+    leaves = {name: value.clone().requires_grad_() for name, value in start.initial.items()}
+    loss = cross_entropy(SMALL_BATCH_NORM.forward(leaves, images.x[order]), images.y[order])
+    grads = torch.autograd.grad(loss.sum(), list(leaves.values()))
+    norm = sum(grad.flatten(1).square().sum(1) for grad in grads).sqrt()
+    assert (norm > digits.CLIP).tolist() == [True, False, False, False, True]
+    assert abs(norm[0] - 11) < 1 and abs(norm[4] - 7) < 1 and norm[1:4].max() < 4
+
+
 # ---- live
 
 
@@ -225,6 +238,16 @@ BAD = {
     "kappas": (lambda old: pretrain([1.0, 2.0], 1.0, [0]), "kappa must be a number or one for each of 1 seeds"),
     "weight_scale": (lambda old: pretrain(1.0, -1.0, [0]), "weight_scale must be positive and finite, got -1"),
     "seeds": (lambda old: pretrain(1.0, 1.0, [0, 0.5]), r"seeds\[1\] must be a whole number, got 0.5"),
+    "kappa as text": (
+        lambda old: pretrain("1", 1.0, [0]),
+        "kappa must be a number or one for each of 1 seeds, got '1'",
+    ),
+    "dtype": (lambda old: pretrain(1.0, 1.0, [0], dtype=torch.int64), "dtype must be a floating dtype"),
+    "live without kappa": (lambda old: live([], [0]), "kappas must hold at least one, got none"),
+    "live with a kappa": (lambda old: live(1.0, [0]), "kappas must be a list, got 1.0"),
+    "live with a cell": (lambda old: live([1.0], [0], {"task": "new"}), "cells must be a list, got {'task': 'new'}"),
+    "live with a task": (lambda old: live([1.0], [0], ["new"]), r"cells\[0\] must be a dict .* got 'new'"),
+    "live without cells": (lambda old: live([1.0], [0], []), "cells must hold at least one, got none"),
     "no seeds": (lambda old: pretrain(1.0, 1.0, []), "got none"),
     "task": (lambda old: finetune(old, "flip", 3), "task must be one of subset, new, shift, got 'flip'"),
     "n": (lambda old: finetune(old, "subset", 0), "n_per_class must be an integer in"),

@@ -2,11 +2,13 @@ import inspect
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
 from labkit import training
 from labkit.training import SGD, cross_entropy, linear, mse
+from labkit.transfer import digits, relu
 from labkit.transfer.protocol import (
     LAWS,
     SOURCES,
@@ -17,6 +19,7 @@ from labkit.transfer.protocol import (
     new_readout,
     sources,
     told,
+    whole_seeds,
 )
 from tests.transfer.conftest import randn
 
@@ -160,6 +163,11 @@ def test_sources_differ_in_body_and_share_the_readout():
     assert starts["pretrained"]["v"] is starts["reset"]["v"] is readout["v"]
     with pytest.raises(ValueError, match="readout must name layers of both nets .w, v., got 'head'"):
         sources(initial, pretrained, {"head": readout["v"]})
+    for other in (readout["v"][:1], readout["v"][..., :2], randn(NETS, 2, HIDDEN)):
+        with pytest.raises(ValueError, match=r"readout\['v'\] must be \(3, 1, 6\) of initial, got \(\d, \d, \d\)"):
+            sources(initial, pretrained, {"v": other})
+    with pytest.raises(ValueError, match=r"readout\['v'\] must be \(3, 4, 6\) of pretrained, got \(3, 1, 6\)"):
+        sources(initial, net(50, n_out=4), readout)
 
 
 def test_moved_is_relative_and_of_the_named_layers():
@@ -170,6 +178,10 @@ def test_moved_is_relative_and_of_the_named_layers():
     torch.testing.assert_close(only, (end["w"][2] - start["w"][2]).norm() / start["w"][2].norm())
     with pytest.raises(ValueError, match="names must be among w, v, got 'u'"):
         moved(start, end, ["u"])
+    with pytest.raises(ValueError, match="names must hold at least one of w, v, got none"):
+        moved(start, end, [])
+    with pytest.raises(ValueError, match=r"same shapes, got v \(3, 1, 6\) and \(1, 1, 6\)"):  # which would broadcast
+        moved(start, end | {"v": end["v"][:1]})
 
 
 def test_error_bar_leaves_out_what_diverged_and_counts_it():
@@ -203,6 +215,49 @@ def test_told_says_what_is_not_seen(offset, words):
     assert f"{values.std() / 40**0.5:.3f}" in told(values)
     values[3] = torch.nan
     assert told(values).endswith("1 diverged)")
+
+
+def test_told_has_seen_no_difference_in_zeros_and_takes_one_row():
+    assert told(torch.zeros(5)) == "+0.000 ± 0.000 (n.s.)"
+    assert told(torch.full((5,), 0.25)) == "+0.250 ± 0.000"
+    for values in (np.zeros((2, 5)), torch.zeros(2, 5), torch.tensor(1.0)):
+        with pytest.raises(ValueError, match=r"values must be \(seed,\), one difference a seed, got shape"):
+            told(values)
+
+
+BAD_SEEDS = {
+    "half": ([3, 0.5], TypeError, r"seeds\[1\] must be a whole number, got 0.5"),
+    "text": ("01", TypeError, r"seeds\[0\] must be a whole number, got '0'"),
+    "negative": ([-1], ValueError, r"seeds\[0\] must be >= 0, got -1"),
+    "bool": ([True], TypeError, r"seeds\[0\] must be a whole number, got True"),
+    "none": ([], ValueError, "seeds must hold one seed a net, got none"),
+    "one": (7, TypeError, "seeds must be a list of whole numbers, one a net, got 7"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_SEEDS)
+@pytest.mark.parametrize(
+    "function",
+    [
+        whole_seeds,
+        lambda seeds: relu.streams(seeds, 0),
+        lambda seeds: relu.pretrain(0.5, -0.5, seeds),
+        lambda seeds: relu.column(0.5, [0.5], seeds),
+        lambda seeds: digits.streams(seeds, 0),
+        lambda seeds: digits.pretrain(1.0, 1.0, seeds),
+        lambda seeds: digits.live([1.0], seeds),
+    ],
+    ids=["whole_seeds", "relu.streams", "relu.pretrain", "column", "digits.streams", "digits.pretrain", "live"],
+)
+def test_seeds_are_whole_numbers_everywhere(function, bad):
+    seeds, error, sentence = BAD_SEEDS[bad]
+    with pytest.raises(error, match=sentence):
+        function(seeds)
+
+
+@pytest.mark.parametrize("seeds", [(4, 0), np.array([4, 0]), torch.tensor([4, 0])], ids=["list", "array", "tensor"])
+def test_seeds_may_come_as_arrays(seeds):
+    assert whole_seeds(seeds) == (4, 0) and all(type(seed) is int for seed in whole_seeds(seeds))
 
 
 def test_what_train_refuses_learn_refuses():

@@ -73,6 +73,19 @@ def test_no_digits_are_lost_where_one_of_them_is_tiny(b, c, lam):
         assert abs(ours.item() - float(exact)) <= 1e-12 * float(exact) + 1e-16
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_norms_at_the_ends_of_what_numbers_can_be(dtype):
+    zero, lam = torch.zeros(1, dtype=dtype), torch.tensor([-1.0, -0.5, 0.0, 0.5, 1.0], dtype=dtype)
+    silent = norms_after(zero, 2.0, lam)
+    assert silent.w.tolist() == [0, 0, 0, 1, 2] and silent.v.tolist() == [2, 1, 0, 0, 0]
+    assert contrast(zero, 2.0, lam)[:3].tolist() == [0, 0, 0]  # at lam = -1 by agreement
+    large = torch.tensor([torch.finfo(dtype).max / 2], dtype=dtype)
+    for norm in norms_after(large, 1.0, lam):
+        torch.testing.assert_close(norm, large.expand(5))
+    with pytest.raises(ValueError, match=rf"product\[0\] = .* has norms that do not fit into {dtype}"):
+        norms_after(1.9 * large, large, lam)
+
+
 def test_limits_of_the_norms():
     lam = torch.tensor([-0.9, 0.0, 0.9]).double()
     torch.testing.assert_close(norms_after(1.0, 1e-6, lam).w, torch.ones(3).double(), rtol=1e-5, atol=0)  # any lambda
@@ -318,6 +331,49 @@ def test_too_few_units_are_refused(change, sentence):
 
 # --- The experiment ------------------------------------------------------------------------------------------------
 
+BAD_SIZES = {
+    "no samples": ({"n_pt": 0}, ValueError, "n_pt must be >= 1, got 0"),
+    "one test sample": ({"n_test": 1}, ValueError, "n_test must be >= 2, got 1"),
+    "no dim": ({"dim": 0}, ValueError, "dim must be >= 1, got 0"),
+    "half a unit": ({"units": 2.5}, TypeError, "units must be a whole number, got 2.5"),
+    "steps": ({"pt_steps": -1}, ValueError, "pt_steps must be >= 0, got -1"),
+    "text": ({"ft_steps": "9"}, TypeError, "ft_steps must be a whole number, got '9'"),
+    "loss": ({"pt_loss": math.nan}, ValueError, "pt_loss must be finite, got nan"),
+    "loss as text": ({"ft_loss": "low"}, TypeError, "ft_loss must be a number, got 'low'"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_SIZES)
+def test_sizes_that_cannot_be_are_refused(bad):
+    change, error, sentence = BAD_SIZES[bad]
+    with pytest.raises(error, match=sentence):
+        Sizes(**change)
+
+
+def test_without_a_step_there_is_no_loss():
+    old = pretrain(0.5, -0.5, range(2), replace(SMALL, pt_steps=0, ft_steps=0), **PLACE)
+    assert old.phase.loss.isnan().all() and not old.phase.reached.any() and not old.phase.diverged.any()
+    assert all(torch.equal(old.phase.params[name], value) for name, value in old.initial.items())
+    found = fine_tune(old, 12)
+    assert found["steps"].tolist() == [0, 0] and not found["reached"].any()
+    torch.testing.assert_close(found["moved"], torch.zeros(2).double())
+
+
+BAD_PLACES = {
+    "integers": ({"dtype": torch.int64}, TypeError, "dtype must be a floating dtype .* got torch.int64"),
+    "half": ({"dtype": torch.float16}, TypeError, "must be a float32 or float64 tensor, got torch.float16"),
+    "device": ({"device": "xpu:7"}, ValueError, "device must name a device of this computer .* got 'xpu:7'"),
+    "no device": ({"device": "cudas"}, ValueError, "device must name a device of this computer .* got 'cudas'"),
+    "sizes": ({"sizes": {"dim": 3}}, TypeError, r"sizes must be Sizes\(...\) .* got {'dim': 3}"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_PLACES)
+def test_pretraining_refuses_what_it_cannot_do(bad):
+    change, error, sentence = BAD_PLACES[bad]
+    with pytest.raises(error, match=sentence):
+        pretrain(0.5, -0.5, range(2), **({"sizes": SMALL} | change))
+
 
 def test_descent_is_a_plain_loop_over_the_nets():
     """Momentum, rate, rounds and stopping against a loop in numpy that knows the exact kernel norm."""
@@ -433,14 +489,59 @@ def test_one_lost_net_does_not_touch_the_others():
         ({"n": 0}, "n must be >= 1, got 0"),
         ({"task": ["new"]}, "must be one for all or one for each of 2 rows, got 1"),
         ({"net": [0, 2]}, r"net\[1\] = 2 must lie in \[0, 1\]"),
-        ({"net": []}, "net must name at least one of the pretrained nets"),
+        ({"net": []}, "net must name at least one, got"),
+        ({"net": [0.0]}, r"net\[0\] must be a whole number, got 0.0"),
+        ({"net": [0, True]}, r"net\[1\] must be a whole number, got True"),
+        ({"net": [-1]}, r"net\[0\] must be >= 0, got -1"),
+        ({"net": 1}, "net must be a list, got 1"),
+        ({"gamma": torch.ones(3)}, "gamma must be one for all or one for each of 2 rows, got 3"),
+        ({"gamma": np.ones(1)}, "gamma must be one for all or one for each of 2 rows, got 1"),
+        ({"gamma": torch.ones(2, 2)}, r"gamma\[0\] must be a number, got \[1.0, 1.0\]"),
+        ({"gamma": [0.3, "1"]}, r"gamma\[1\] must be a number, got '1'"),
+        ({"source": np.array(["reset"])}, "source must be one for all or one for each of 2 rows, got 1"),
     ],
 )
 def test_fine_tuning_refuses_what_it_cannot_do(change, sentence):
     sizes = replace(SMALL, pt_steps=1)
     old = pretrain(0.5, -0.5, range(2), sizes, **PLACE)
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises((ValueError, TypeError), match=sentence):
         fine_tune(old, **({"n": 12} | change))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor], ids=["array", "tensor"])
+def test_lists_may_come_as_arrays(kind):
+    old = pretrain(0.5, -0.5, range(2), replace(SMALL, pt_steps=1, ft_steps=3), **PLACE)
+    expected = fine_tune(old, 12, ["new", "subset"], [0.1, 1.0], net=[1, 0])
+    gamma = kind(np.array([0.1, 1.0]))
+    found = fine_tune(old, 12, np.array(["new", "subset"]), gamma, net=kind([1, 0]))
+    for name, values in expected.items():
+        assert torch.equal(found[name], values), name
+    one = fine_tune(old, 12, gamma=gamma[0])
+    assert torch.equal(one["error"], fine_tune(old, 12, gamma=0.1)["error"])
+
+
+@pytest.mark.parametrize(
+    "change, error, sentence",
+    [
+        ({"lams": []}, ValueError, r"lams must name at least one, got \[\]"),
+        ({"lams": 0.5}, TypeError, "lams must be a list, got 0.5"),
+        ({"among": []}, ValueError, r"among must name at least one, got \[\]"),
+        ({"among": "reset"}, TypeError, "among must be a list, got 'reset'"),
+        ({"among": ["random"]}, ValueError, "among must be one of pretrained, reset, scratch, got 'random'"),
+    ],
+)
+def test_a_column_refuses_what_it_cannot_do(change, error, sentence):
+    with pytest.raises(error, match=sentence):
+        column(**({"c": 0.5, "lams": [0.5], "seeds": range(2), "sizes": SMALL} | change))
+
+
+def test_a_column_has_a_row_for_each_lambda_twice_or_not():
+    sizes = replace(SMALL, pt_steps=2, ft_steps=2)
+    found = column(0.5, torch.tensor([0.5, 0.0, 0.0]).double(), range(2), among=["reset", "reset"], sizes=sizes)
+    for name, values in found.items():
+        assert len(values) == 3, name
+        assert torch.equal(values[1], values[2]) and values[0].shape == values[1].shape, name
+    assert found["error"].shape == (3, 2, 2) and not torch.equal(found["w_norm"][0], found["w_norm"][1])
 
 
 def test_a_column_is_its_cells_and_shows_progress():

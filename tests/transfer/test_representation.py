@@ -148,17 +148,34 @@ BAD = {
     "constant": ((Z, torch.ones(8, 3).double()), ValueError, "variance of z2 must be > 0: all rows are equal"),
     "integers": ((Z, torch.ones(8, 3, dtype=int)), TypeError, r"z2 must be a floating tensor, .* use z2.double\(\)"),
     "half": ((Z.half(), Z.half()), TypeError, r"z1 must be float32 or float64"),
+    "half beside double": ((Z, Z.half()), TypeError, r"z2 must be float32 or float64, got torch.float16"),
     "a list": ((Z, [[1.0]]), TypeError, "z2 must be a number or a torch tensor, got list"),
     "batches": ((randn(2, 8, 3), randn(3, 8, 3)), ValueError, "do not broadcast: leading axes of z1 .2,., .* z2 .3,."),
 }
 
 
 @pytest.mark.parametrize("bad", BAD)
-@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize("function", [*BOTH, compare])
 def test_what_has_no_answer_is_refused_in_a_sentence(function, bad):
     inputs, error, sentence = BAD[bad]
+    if function is compare and bad in ("nan", "constant"):
+        assert all(value.isnan() for value in compare(*inputs).values())
+        return
+    if function is compare:
+        sentence = (
+            sentence.replace("z1", "before").replace("z2", "after").replace("dim\\) with rows as samples", "units")
+        )
     with pytest.raises(error, match=sentence):
         function(*inputs)
+
+
+def test_compare_refuses_arrays_and_says_nan_of_a_single_input():
+    with pytest.raises(TypeError, match="after must be a number or a torch tensor, got ndarray"):
+        compare(Z, Z.numpy())
+    with pytest.raises(ValueError, match=r"before must be \(..., n, units\) and not empty, got \(2, 0, 3\)"):
+        compare(torch.ones(2, 0, 3), torch.ones(2, 0, 3))
+    for name, value in compare(randn(2, 1, 1, 3), randn(4, 1, 5)).items():
+        assert value.shape == (2, 4) and value.isnan().all(), name
 
 
 def test_unlike_units_are_refused():

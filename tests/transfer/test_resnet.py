@@ -270,6 +270,28 @@ def test_batch_norm_turns_scale_into_a_learning_rate(name, eps, kappa, tolerance
         assert (radial.abs() <= tolerance * grad.flatten(1).norm(dim=1) * params[key].flatten(1).norm(dim=1)).all()
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_kappa_is_a_learning_rate_without_a_clip(momentum, clip, monkeypatch):
+    """Steps at one rate after κ are steps before it at η/κ² and, in the last stage, ηκ²: a loop of our own."""
+    monkeypatch.setattr(resnet, "EPS", 1e-30)
+    net, kappa, rate, x, y = SMALL_BATCH_NORM, 3.0, 0.01, images(SMALL_BATCH_NORM, 20), labels(20)
+    start = weights(net, 1)
+    convolutions = [name for name, *_ in net.convolutions()]
+    factor = {name: 1 / kappa if name.startswith("3.") else kappa for name in convolutions}
+    plain, speed = {name: value.clone() for name, value in start.items()}, {}
+    for _ in range(4):
+        leaves = {name: value.clone().requires_grad_() for name, value in plain.items()}
+        grads = torch.autograd.grad(cross_entropy(net.forward(leaves, x), y).sum(), list(leaves.values()))
+        for name, grad in zip(leaves, grads, strict=True):
+            speed[name] = momentum * speed.get(name, 0) + grad
+            plain[name] = plain[name] - rate / factor.get(name, 1.0) ** 2 * speed[name]
+    scaled = rescale_convolutions(net, start, kappa)
+    end = train(net.forward, scaled, x, y, SGD(rate, momentum), 4, loss=cross_entropy, clip=clip).params
+    apart = max((end[name] / factor.get(name, 1.0) - plain[name]).abs().max() for name in start)
+    assert apart < 1e-9 if clip is None else apart > 1e-3
+
+
 def test_norms_are_matched_without_a_change_of_function_or_direction():
     net = SMALL_BATCH_NORM
     params, like, x = weights(net), weights(net, dtype=torch.float64), images(net, 20)
@@ -315,6 +337,26 @@ BAD = {
         r"x must be \(batch, 1, height, width\) or \(3, ba",
     ),
     "nets of the images": (lambda: SMALL.forward(weights(SMALL), images(SMALL, n_nets=2)), "x must be"),
+    "an array": (lambda: SMALL.forward(weights(SMALL), images(SMALL).numpy()), "x must be a torch tensor, got ndarray"),
+    "single precision": (
+        lambda: SMALL.forward(weights(SMALL), images(SMALL).float()),
+        "x is torch.float32 but params are torch.float64: use one dtype",
+    ),
+    "bytes": (lambda: SMALL.features(weights(SMALL), images(SMALL).byte()), "x is torch.uint8 but params are"),
+    "statistics of an array": (
+        lambda: SMALL_BATCH_NORM.statistics(weights(SMALL_BATCH_NORM), images(SMALL).numpy()),
+        "x must be a torch tensor, got ndarray",
+    ),
+    "statistics of vectors": (
+        lambda: SMALL_BATCH_NORM.statistics(weights(SMALL_BATCH_NORM), torch.ones(6, 64).double()),
+        r"x must be \(batch, 1, height, width\)",
+    ),
+    "kappa as text": (lambda: rescale(weights(SMALL), "1"), r"kappa must be a number or \(3,\), one per net, got '1'"),
+    "integer weights": (
+        lambda: SMALL.init(5, training.generators([0]), dtype=torch.int64),
+        "dtype must be a floating dtype",
+    ),
+    "device": (lambda: SMALL.init(5, training.generators([0]), "xpu:7"), "device must name a device of this computer"),
     "vectors": (lambda: SMALL.forward(weights(SMALL), torch.ones(6, 64).double()), "x must be"),
 }
 

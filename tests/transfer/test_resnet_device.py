@@ -71,6 +71,7 @@ MADE = {
     "experiment": experiment(ResNet((3, 4)), "batch"),
     "experiment with batch norm": experiment(ResNet((3, 4), norm="batch"), "batch"),
     "experiment with frozen statistics": experiment(ResNet((3, 4), norm="batch"), "frozen"),
+    "gallery": lambda: digits.gallery(0, 1),
     "live": lambda: digits.live([0.5], [0, 1], [{"task": "subset"}], max_steps=2),
 }
 test_a_seed_means_the_same_on_every_device, test_what_is_made_has_a_device = made_everywhere(MADE, rtol=1e-6, atol=1e-7)
