@@ -40,4 +40,4 @@ def one_column():
     found = column(0.3, LAM, range(8))
     spent = time.perf_counter() - start
     assert found["reached"].all(), "every net reaches its loss"
-    yield "one column of the ReLU bridge, 5 λ × 8 seeds / allowed", spent, COLUMN_SECONDS * slow, 1.0, SECOND
+    yield "one column of the ReLU bridge, 5 λ × 8 seeds / allowed", spent, COLUMN_SECONDS * slow, 1.0, *SECOND
