@@ -510,7 +510,7 @@ def effect_axes(figure, stops, label, rows, low, high, control="from scratch"):
     ticks = (0.4, 0.6, 0.8, 1)
     stop_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.25), yticks=ticks).xaxis, stops)
     corner(left, None, 2, f"◆ {control}", PINK)
-    names = [*rows, *(f"{control}, {row}" for row in rows)]
+    names = [*rows, *(f"{control},\n{row}" for row in rows)]
     paired_axes(right, names, low, high, "Differences, seed by seed", "points of accuracy  (◇: mean with plain output)")
 
 
@@ -545,7 +545,7 @@ def dimensions_axes(figure, stops, label, name, tasks, cloud):
     cloud: for the first and the last stop, PR after / PR before and points over the middle one, each (tasks, settings).
     """
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
-    stop_axis(frame(left, "Dimensions of the features", label, ylim=(0, 14)).xaxis, stops)
+    stop_axis(frame(left, "Dimensions of the features", label, ylim=(0, 11)).xaxis, stops)
     words = "Compressed, and better?", "PR after / PR before", f"points of accuracy over {name} = {stops[1]:g}"
     frame(right, *words, (0.48, 1.22), (-5.5, 4.5))
     right.axhline(0, color=GREY, linewidth=1)

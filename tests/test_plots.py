@@ -336,7 +336,7 @@ def test_an_effect_subtracts_the_next_stop_of_both_and_keeps_the_plain_shadow():
     found, plain, control = (0.6 + 0.1 * rng.random((3, 6)) for _ in range(3))
     plots.effect(figure, {"found": found, "plain": plain, "control": control, "here": 2})
     left, right = figure.axes
-    assert [label.get_text() for label in right.get_yticklabels()] == ["control, two", "control, one", "two", "one"]
+    assert [label.get_text() for label in right.get_yticklabels()] == ["control,\ntwo", "control,\none", "two", "one"]
     gains = 100 * np.array([part[i] - part[i + 1] for part in (found, control) for i in (0, 1)])
     assert np.allclose([drawn(right, f"gain {row} mean")[0, 0] for row in range(4)], gains.mean(1))
     assert np.allclose(drawn(right, "plain"), [100 * (plain.mean(1)[:2] - plain.mean(1)[1:]), [3, 2]])
