@@ -448,6 +448,15 @@ def seen(differences):
     return bool(abs(mean) > SEEN * error)
 
 
+def gained(differences):
+    """Whether the mean over the seeds (seeds,) is `seen`, and above zero.
+
+    >>> gained([0.03, 0.05, 0.04]), gained([-0.03, -0.05, -0.04]), gained([-0.03, 0.05, 0.04])
+    (True, False, False)
+    """
+    return seen(differences) and bool(_mean_and_error(differences)[0] > 0)
+
+
 def _mean_and_error(values):
     """Over the seeds (seeds,) that are not nan; one seed alone has no error: nan."""
     values = numbers(values)
@@ -500,51 +509,62 @@ def paired(ax, key, differences, colors, unit=1.0, digits=1, first=0, every=1):
 def effect_axes(figure, stops, label, rows, low, high, control="from scratch"):
     """The setup of :func:`effect`: accuracy over ``stops``, ``rows`` of differences, and how the control is called."""
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.2))
-    stop_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.05)).xaxis, stops)
-    corners(left, ("pretrained", BLUE), ("- - pretrained, plain", GREY), (f"◆ {control}", PINK))
-    names = [*rows, *(f"{control}, {row}" for row in rows)]
-    paired_axes(right, names, low, high, "Differences, seed by seed", "points of accuracy")
+    ticks = (0.4, 0.6, 0.8, 1)
+    stop_axis(frame(left, "Accuracy on new images", label, ylim=(0.4, 1.25), yticks=ticks).xaxis, stops)
+    corner(left, None, 2, f"◆ {control}", PINK)
+    names = [*rows, *(f"{control},\n{row}" for row in rows)]
+    paired_axes(right, names, low, high, "Differences, seed by seed", "points of accuracy  (◇: mean with plain output)")
 
 
 def effect(figure, result):
-    """What a scale does: result holds accuracies (stops, seeds) "found", of the same with "plain" output as a shadow,
-    and of a "control"; and "here", the present stop.
+    """What a scale does: result holds accuracies (stops, seeds) "found", of the same with "plain" output, and of a
+    "control"; and "here", the present stop. Where found is centered, the plain output is its shadow.
 
     Right: the accuracy at a stop minus that at the next one, seed by seed, of what was found and of the control.
     """
     (left, right), here = figure.axes, result["here"]
     found, plain, control = (numbers(result[name]) for name in ("found", "plain", "control"))
+    same = np.array_equal(found, plain, equal_nan=True)
     seeds(left, "found", found, BLUE)
-    line(left, "plain", np.arange(len(plain)), np.nanmean(plain, 1), color=GREY, linestyle="--")
+    corner(left, "way", 1, "pretrained, plain" if same else "pretrained, centered", BLUE)
+    corner(left, "shadow", 3, "" if same else "- - pretrained, plain", GREY)
+    shadow = np.full(len(plain), np.nan) if same else np.nanmean(plain, 1)
+    line(left, "plain", np.arange(len(plain)), shadow, color=GREY, linestyle="--")
     dots(left, "control", np.arange(len(control)), np.nanmean(control, 1), marker="D", color=PINK)
     now(left, "now", here, np.nanmean(found[here]))
     gains = -np.diff(np.stack([found, control]), axis=1)  # (2, stops − 1, seeds)
     paired(right, "gain", gains.reshape(-1, gains.shape[-1]), np.repeat([BLUE, PINK], gains.shape[1]), 100)
-    shadow = -100 * np.diff(np.nanmean(plain, 1))
-    height = 2 * len(shadow) - 1 - np.arange(len(shadow))
-    dots(right, "plain", shadow, height, marker="D", color="white", markeredgecolor=GREY, zorder=1.5)
+    height = 2 * gains.shape[1] - 1 - np.arange(gains.shape[1])
+    dots(right, "plain", -100 * np.diff(shadow), height, marker="D", color="white", markeredgecolor=GREY, zorder=1.5)
 
 
 DIMENSIONS = {"pr_before": ("PR before", GREY), "pr_after": ("PR after", GREEN), "ensd": ("ENSD", BLUE)}
 
 
-def dimensions_axes(figure, stops, label, name, cloud):
-    """The setup of :func:`dimensions`; cloud: for each of three stops many pairs (PR after / PR before, points)."""
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
-    stop_axis(frame(left, "Dimensions of the features", label, ylim=(0, 14)).xaxis, stops)
+def dimensions_axes(figure, stops, label, name, tasks, cloud):
+    """The setup of :func:`dimensions`; ``stops``: three, the middle one is the reference of the others.
+
+    cloud: for the first and the last stop, PR after / PR before and points over the middle one, each (tasks, settings).
+    """
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
+    stop_axis(frame(left, "Dimensions of the features", label, ylim=(0, 11)).xaxis, stops)
     words = "Compressed, and better?", "PR after / PR before", f"points of accuracy over {name} = {stops[1]:g}"
-    frame(right, *words, (0.3, 1.2), (-12, 8))
-    colors = {f"{name} = {stop:g}": color for stop, color in zip(stops, (ORANGE, INK, PINK), strict=True)}
-    corners(left, *DIMENSIONS.values()), corners(right, *colors.items())
-    for color, spots in zip(colors.values(), cloud, strict=True):
-        right.plot(*numbers(spots), "o", color=color, markersize=5)
+    frame(right, *words, (0.48, 1.22), (-5.5, 4.5))
+    right.axhline(0, color=GREY, linewidth=1)
+    kinds = [(f"{symbol} {task}", INK) for symbol, task in zip("●■◆", tasks, strict=True)]
+    colors = {f"{name} = {stop:g}": color for stop, color in zip(stops[::2], (ORANGE, PINK), strict=True)}
+    corners(left, *DIMENSIONS.values())
+    corners(right, *colors.items(), *kinds)
+    for color, (ratio, points) in zip(colors.values(), cloud, strict=True):
+        for marker, *spots in zip("osD", numbers(ratio), numbers(points), strict=True):
+            right.plot(*spots, marker, color=color, markersize=5)
 
 
 def dimensions(figure, result):
     """`DIMENSIONS` over the stops, each (stops, seeds), and "spot", where in the cloud the setting is."""
-    for shift, (name, (_, color)) in enumerate(DIMENSIONS.items(), -1):
+    for name, (_, color) in DIMENSIONS.items():
         mean, error = averages(result[name])
-        at = np.arange(len(mean)) + 0.08 * shift
+        at = np.arange(len(mean))
         curve_and_dots(figure.axes[0], name, (at, mean), (at, mean, error), color=color)
     now(figure.axes[1], "now", *result["spot"])
 

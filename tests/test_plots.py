@@ -336,27 +336,39 @@ def test_an_effect_subtracts_the_next_stop_of_both_and_keeps_the_plain_shadow():
     found, plain, control = (0.6 + 0.1 * rng.random((3, 6)) for _ in range(3))
     plots.effect(figure, {"found": found, "plain": plain, "control": control, "here": 2})
     left, right = figure.axes
-    assert [label.get_text() for label in right.get_yticklabels()] == ["control, two", "control, one", "two", "one"]
+    assert [label.get_text() for label in right.get_yticklabels()] == ["control,\ntwo", "control,\none", "two", "one"]
     gains = 100 * np.array([part[i] - part[i + 1] for part in (found, control) for i in (0, 1)])
     assert np.allclose([drawn(right, f"gain {row} mean")[0, 0] for row in range(4)], gains.mean(1))
     assert np.allclose(drawn(right, "plain"), [100 * (plain.mean(1)[:2] - plain.mean(1)[1:]), [3, 2]])
     assert np.allclose(drawn(left, "now").ravel(), [2, found[2].mean()])
     assert np.allclose(drawn(left, "control")[1], control.mean(1))
+    assert np.allclose(drawn(left, "plain")[1], plain.mean(1))
     before = len(right.get_children())
+    assert [plots._find(left, key).get_text() for key in ("way", "shadow")] == [
+        "pretrained, centered",
+        "- - pretrained, plain",
+    ]
     plots.effect(figure, {"found": plain, "plain": plain, "control": control, "here": 0})
     assert len(right.get_children()) == before
+    assert np.isnan(drawn(left, "plain")[1]).all() and np.isnan(drawn(right, "plain")[0]).all()  # no second line on it
+    assert [plots._find(left, key).get_text() for key in ("way", "shadow")] == ["pretrained, plain", ""]
 
 
 def test_dimensions_mark_the_setting_in_the_cloud():
     figure = Figure()
     FigureCanvasAgg(figure)
-    cloud = [([0.7, 0.8], [1.0, -1.0]), ([0.9, 0.95], [0.0, 0.0]), ([1.0, 1.1], [-3.0, -4.0])]
-    plots.dimensions_axes(figure, [0.2, 1, 5], "κ", "κ", cloud)
+    ratios, points = np.array([[0.6, 0.7], [0.75, 0.8], [0.9, 0.95]]), np.arange(6.0).reshape(3, 2) - 2
+    cloud = [(ratios, points), (ratios + 0.1, points - 1)]
+    plots.dimensions_axes(figure, [0.2, 1, 5], "κ", "κ", ["a", "b", "c"], cloud)
     parts = {name: np.full((3, 4), 5.0 + i) + np.arange(4) for i, name in enumerate(plots.DIMENSIONS)}
     plots.dimensions(figure, parts | {"spot": (0.8, -1.0)})
     left, right = figure.axes
     assert drawn(left, "ensd dots")[1].tolist() == [8.5] * 3 and drawn(right, "now").ravel().tolist() == [0.8, -1.0]
-    assert [line.get_xdata().tolist() for line in right.lines[:3]] == [[0.7, 0.8], [0.9, 0.95], [1.0, 1.1]]
+    spots = [line for line in right.lines if line.get_marker() in "osD" and len(line.get_xdata()) == 2]
+    spots = [line for line in spots if line.get_linestyle() == "None"]
+    assert np.allclose([line.get_xdata() for line in spots], [*ratios, *(ratios + 0.1)])
+    assert np.allclose([line.get_ydata() for line in spots], [*points, *(points - 1)])
+    assert [line.get_marker() for line in spots] == [*"osD", *"osD"]
 
 
 def test_cells_are_a_table_on_a_map():

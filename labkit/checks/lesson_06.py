@@ -74,6 +74,14 @@ def scales(answer) -> str:
             kappa * alpha**0.5,
             alpha**0.5 / kappa,
         ),
+        "Right output, but weight_scale belongs in both: once in the stem, once in the readout.": (
+            kappa,
+            alpha**2 / kappa,
+        ),
+        "weight_scale belongs in both: all of it is in the stem, though the output is right.": (
+            kappa * alpha**2,
+            1 / kappa,
+        ),
         "weight_scale is squared: both weights are multiplied by weight_scale itself.": (
             kappa * alpha**2,
             alpha**2 / kappa,
@@ -234,6 +242,9 @@ def measured(answer) -> str:
         ).expand(2, 4),
         "That is 1/κ², the change of the angular speed: the gradient itself is asked for.": (kappas**-2).expand(2, 4),
         "That is the norm at κw: divide it by the norm at w.": each(lambda g, at: norms(at)),
+        "That is relative to the first of kappas: divide by the norm at w, which is κ = 1.": each(
+            lambda g, at: norms(at) / norms(at)[0]
+        ),
         "That is the ratio of the losses: take the ratio of their gradients.": heights,
         "Those are sums over the entries, in which signs cancel: take norms.": each(
             lambda g, at: at.sum((-2, -1)) / g.sum()

@@ -93,6 +93,11 @@ def chain(loss, w, kappas):
     )  # fmt: skip
 
 
+def by_first(loss, w, kappas):
+    sizes = torch.stack([slope(loss, kappa * w).norm() for kappa in kappas])
+    return sizes / sizes[0]
+
+
 def by_differences(loss, w, kappas, step=1e-5):
     def size(point):
         changes = []
@@ -200,6 +205,8 @@ WRONG = {
         ("weight_scale is missing: it multiplies both", 1.5, rescale(lambda k, a: k, lambda k, a: 1 / k)),
         ("in yours it cancels", 1.5, rescale(readout=lambda k, a: 1 / (k * a))),
         ("not by its root", 1.5, rescale(lambda k, a: k * a**0.5, lambda k, a: a**0.5 / k)),
+        ("Right output, but weight_scale", 1.5, rescale(lambda k, a: k, lambda k, a: a**2 / k)),
+        ("all of it is in the stem", 1.5, rescale(lambda k, a: k * a**2, lambda k, a: 1 / k)),
         ("weight_scale is squared", 1.5, rescale(lambda k, a: k * a**2, lambda k, a: a**2 / k)),
         ("changed w itself", 1.5, in_place),
         ("Both are multiplied by kappa", 0, rescale(readout=lambda k, a: a * k)),
@@ -254,6 +261,7 @@ WRONG = {
         ("That is 1/κ, which holds", 0, lambda loss, w, kappas: 1 / kappas),
         ("That is 1/κ²", 0, lambda loss, w, kappas: kappas**-2),
         ("divide it by the norm at w", 0, lambda loss, w, kappas: [slope(loss, k * w).norm() for k in kappas]),
+        ("relative to the first of kappas", 0, by_first),
         ("ratio of the losses", 0, lambda loss, w, kappas: [loss(k * w) / loss(w) for k in kappas]),
         ("in which signs cancel", 0, ratio(lambda g: g.sum())),
         ("is divided by κ: leave", 0, ratio(last=lambda value, k: value / k)),
