@@ -92,8 +92,8 @@ def character_overlaps(first: int, second: int, vocabulary: int) -> Tensor:
 
     Entry (k, k') is |⟨χ_k, χ_k'⟩|²/V², what one of the two explains of the other. With δ = k/N − k'/M it is the
     geometric series (sin πVδ / (V sin πδ))², and 1 where δ is whole (derived here): about 1 as long as |δ| is well
-    below 1/V, so that few tokens tell few frequencies apart. Where N divides V the characters of N are orthogonal on the
-    tokens, and the entries add up to the dimensions that the two moduli have in common there, the constant included.
+    below 1/V, so that few tokens tell few frequencies apart. Where N divides V the characters of N are orthogonal on
+    the tokens, and the entries add up to what they explain of those of M, in dimensions, the constant included.
     float64 on the CPU. Raises ValueError for a modulus < 2 or above V.
 
     >>> overlap = character_overlaps(15, 7, vocabulary=30)  # no frequency in common, but 2/15 is almost 1/7
