@@ -82,6 +82,11 @@ def test_the_larger_kappa_the_later_and_the_slower_the_rise():
     assert (np.diff(np.median(ninety - twenty, 1)) > 0).all()
 
 
+def test_after_100_steps_only_the_smallest_kappa_has_nearly_learned_mod_15():
+    medians = np.median(KNOWN["curve"][..., KNOWN.steps.tolist().index(100)], 1)
+    assert medians[0] > 0.9 and medians[1:].max() < 0.8
+
+
 def test_weight_decay_shrinks_the_difference_in_balancedness_but_does_not_erase_it():
     start, end = KNOWN["norm"][..., 0].mean(1).T
     assert start[-1] / start[0] == pytest.approx(100, rel=1e-3)
