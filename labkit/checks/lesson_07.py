@@ -105,6 +105,12 @@ def task(answer) -> str:
                 math.gcd
             ),
             "shared: k and M - k are two characters: you count them as one.": each(lambda n, m: math.gcd(n, m) // 2),
+            "shared: k and M - k are two characters: half of them are missing.": each(
+                lambda n, m: (math.gcd(n, m) - 1) / 2
+            ),
+            "shared: k and M - k are two characters: half of them, rounded down, are missing.": each(
+                lambda n, m: (math.gcd(n, m) - 1) // 2
+            ),
             "shared: that is a share: the number is asked for.": each(
                 lambda n, m: (math.gcd(n, m) - 1) / (m - 1) if m > 1 else 0
             ),
@@ -279,6 +285,13 @@ def mod5_share(answer) -> str:
             "That is the Fourier transform over the 30 tokens, where 3/15 is frequency 6: first average each class.": (
                 share(tokenwise, (3, 6, 24, 27))
             ),
+            "Over the 30 tokens k/30 is meant, not k/15: first average each class, then take 3, 6, 9 and 12.": share(
+                tokenwise, ours
+            ),
+            "Over the 30 tokens k/30 is meant, not k/15, also in the total: first average each class.": share(
+                tokenwise, ours, slice(1, PRETRAINED)
+            ),
+            "Those are k = 1 to 4 of 15: the characters of 5 are k/5, and 1/5 is 3/15.": share(full, (1, 2, 3, 4)),
             "Your total holds what differs between two tokens of one class: first average each class.": share(
                 tokenwise, (6, 12, 18, 24)
             ),
@@ -435,6 +448,6 @@ def read_curves(answer) -> str:
 EXERCISES = {
     "07.1": Exercise(points=3, minutes=8, difficulty=1, check=task),
     "07.2": Exercise(points=3, minutes=10, difficulty=2, check=rescaled),
-    "07.3": Exercise(points=4, minutes=15, difficulty=3, check=mod5_share),
+    "07.3": Exercise(points=4, minutes=15, difficulty=2, check=mod5_share),
     "07.4": Exercise(points=3, minutes=12, difficulty=2, check=read_curves),
 }

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor
 from torch.nn import functional
 from tqdm.auto import tqdm
@@ -29,7 +30,7 @@ from labkit import compute
 from labkit.results import Recipe, load
 from labkit.sweep import Table
 from labkit.training import Params
-from labkit.transfer.arithmetic import addition, fourier_power, shared_frequencies
+from labkit.transfer.arithmetic import addition, character_overlaps, fourier_power, shared_frequencies
 from labkit.transfer.representation import compare
 from labkit.transfer.transformer import (
     NEW_SPLIT,
@@ -305,6 +306,42 @@ def share(kept: np.ndarray, modulus: int, pretraining: int = STANDARD.modulus) -
     return kept[..., [k - 1 for k in shared_frequencies(pretraining, modulus)]].sum(-1)
 
 
+def alike(
+    kept: np.ndarray,
+    modulus: int,
+    pretraining: int = STANDARD.modulus,
+    vocabulary: int = STANDARD.net.vocabulary,
+) -> np.ndarray:
+    """`share` with each frequency of N = ``pretraining`` weighted by how alike M's are on the tokens: (...).
+
+    Σ_k kept_k·max_k' |⟨χ_k, χ_k'⟩|²/V² over k' = 1 … M−1, see `character_overlaps` (derived here). The same as `share`
+    where M divides N and N divides V.
+
+    >>> kept = np.array([0.0, 0.5, 0.3, 0.0, 0.0, 0.2, 0.0])  # k = 2, 3, 6
+    >>> [round(float(rule(kept, m)), 2) for m in (5, 7) for rule in (share, alike)]  # 2/15 is almost 1/7
+    [0.5, 0.5, 0.0, 0.39]
+    """
+    overlap = character_overlaps(pretraining, modulus, vocabulary)[1 : pretraining // 2 + 1, 1:]
+    return kept @ overlap.amax(1).numpy()
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+    """Spearman's ρ over all nets, and what it scatters by when what belongs to a seed is dealt to the seeds at random.
+
+    Both (kappa, seed); the nets of one seed are not independent, so whole seeds are shuffled. ρ is then a sum of one
+    entry from each row of a matrix (seed, seed), whose variance over permutations is Σ d²/(n − 1), d that matrix less
+    the means of its rows and columns (Hoeffding 1951). nan where one of the two is constant.
+
+    >>> "{:.2f} ± {:.2f}".format(*rank_correlation(np.array([[1, 2, 3, 4]]), np.array([[1, 3, 2, 4]])))
+    '0.80 ± 0.58'
+    """
+    ranks = [rankdata(values, axis=None).reshape(values.shape) for values in (one, other)]
+    first, second = (rank - rank.mean() for rank in ranks)
+    pairs = first.T @ second / np.sqrt((first**2).sum() * (second**2).sum())  # (seed, seed)
+    left = pairs - pairs.mean(0) - pairs.mean(1, keepdims=True) + pairs.mean()
+    return float(np.trace(pairs)), float(np.sqrt((left**2).sum() / (len(pairs) - 1)))
+
+
 def grids() -> dict[str, Grid]:
     """All shipped grids: "known" of pretraining, and `runs` of each of the `PLACES`."""
     return {"known": arrays(load("modular_pretraining").table)} | {place: runs(place) for place in PLACES}
@@ -347,6 +384,17 @@ def outcomes(grid: Grid, modulus: int, fraction: float = FRACTIONS[0]) -> tuple[
     return kept, share(kept, modulus), accuracy.ravel()
 
 
+def deal(shares: np.ndarray, seed: int) -> np.ndarray:
+    """Ten of 80 nets, in random order: five of the 25 with the smallest of ``shares`` (net,), five not of the 30.
+
+    >>> ten = deal(np.arange(80), seed=0)
+    >>> len(set(ten.tolist())), int((ten < 25).sum()), int((ten >= 30).sum())
+    (10, 5, 5)
+    """
+    ranked, draw = shares.argsort(), np.random.default_rng(seed)
+    return draw.permutation(np.r_[draw.permutation(ranked[:25])[:5], draw.permutation(ranked[30:])[:5]])
+
+
 def paired(change: np.ndarray) -> str:
     """Mean ± standard error of differences (seed,), "n.s." where the mean is within two standard errors of 0.
 
@@ -360,8 +408,8 @@ def paired(change: np.ndarray) -> str:
 @dataclass(frozen=True, eq=False)
 class Live:
     """A run of now: ``curve`` (kappa, seed, record) of pretraining at ``steps``, ``kept`` (kappa, seed, k) after it,
-    ``new_curve`` (kappa, seed, record) of fine-tuning at ``new_steps``. On another computer than that of the shipped
-    tables a net parts ways with its twin there, by rounding."""
+    ``new_curve`` (kappa, seed, record) of fine-tuning at ``new_steps`` to add mod ``modulus``. On another computer than
+    that of the shipped tables a net parts ways with its twin there, by rounding."""
 
     kappas: tuple[float, ...]
     steps: np.ndarray
@@ -369,6 +417,14 @@ class Live:
     kept: np.ndarray
     new_steps: np.ndarray
     new_curve: np.ndarray
+    modulus: int
+
+    def told(self) -> str:
+        """How it ended, in one sentence."""
+        ends = self.new_curve[..., -1]
+        parts = zip(self.kappas, ends.mean(1), ends.std(1, ddof=1) / ends.shape[1] ** 0.5, strict=True)
+        each = ", ".join("κ = {:g}: {:.2f} ± {:.2f}".format(*part) for part in parts)
+        return f"After {self.steps[-1]} steps mod 15, accuracy mod {self.modulus} in the end: {each}."
 
 
 def live(
@@ -397,7 +453,7 @@ def live(
     curves = (run.accuracy.T.unflatten(0, shape).cpu().numpy() for run in (old, new))
     steps = (run.recorded.cpu().numpy() for run in (old, new))
     (curve, new_curve), (at, new_at) = curves, steps
-    return Live(tuple(kappas), at, curve, kept.unflatten(0, shape).cpu().numpy(), new_at, new_curve)
+    return Live(tuple(kappas), at, curve, kept.unflatten(0, shape).cpu().numpy(), new_at, new_curve, modulus)
 
 
 # --- Recipes -------------------------------------------------------------------------------------------------------

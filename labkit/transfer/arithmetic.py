@@ -87,6 +87,27 @@ def shared_frequencies(first: int, second: int) -> list[int]:
     return [k for k in range(1, first // 2 + 1) if k % step == 0]
 
 
+def character_overlaps(first: int, second: int, vocabulary: int) -> Tensor:
+    """How alike the characters of Z/N and Z/M are on the tokens 0 … V−1: squared overlaps (N, M), from 0 to 1.
+
+    Entry (k, k') is |⟨χ_k, χ_k'⟩|²/V², what one of the two explains of the other. With δ = k/N − k'/M it is the
+    geometric series (sin πVδ / (V sin πδ))², and 1 where δ is whole (derived here): about 1 as long as |δ| is well
+    below 1/V, so that few tokens tell few frequencies apart. Where N divides V the characters of N are orthogonal on
+    the tokens, and the entries add up to what they explain of those of M, in dimensions, the constant included.
+    float64 on the CPU. Raises ValueError for a modulus < 2 or above V.
+
+    >>> overlap = character_overlaps(15, 7, vocabulary=30)  # no frequency in common, but 2/15 is almost 1/7
+    >>> round(overlap[2, 1].item(), 2), round(overlap.sum().item() - 1, 2)
+    (0.76, 2.5)
+    """
+    require_modulus(first, vocabulary)
+    require_modulus(second, vocabulary)
+    one, two = (torch.arange(n, dtype=torch.int64, device="cpu") for n in (first, second))
+    apart = (one[:, None] * second - two * first) % (first * second)  # NMδ, whole: no rounding where δ is
+    turn = torch.pi * apart.double() / (first * second)
+    return torch.where(apart == 0, 1.0, (vocabulary * turn).sin() / (vocabulary * turn.sin())).square()
+
+
 def fourier_power(embedding: Tensor, modulus: int) -> Tensor:
     """Power of each frequency in an embedding (..., V, d) of the tokens 0 … V−1: (..., ⌊M/2⌋), for k = 1 … ⌊M/2⌋.
 

@@ -110,6 +110,12 @@ def per_unit(embedding):
     return (spectrum[:, [3, 6, 9, 12]].sum(1) / spectrum[:, 1:].sum(1)).mean(-1)
 
 
+def by_tokens(embedding):
+    """No averages over classes, but frequencies counted as if there were."""
+    spectrum = torch.fft.fft(embedding, dim=1).abs().square().sum(-1)
+    return spectrum[:, [3, 6, 9, 12]].sum(1) / spectrum[:, 1:15].sum(1)
+
+
 def when(steps, there, never=math.inf):
     """The first step at which it is there, seed by seed."""
     found = [[s[t].min().item() if t.any() else never for t in case] for case in there for s in [steps]]
@@ -194,11 +200,13 @@ WRONG = {
         ("number of common divisors", 1.5, table(count=common_divisors)),
         ("those are the new ones", 1.5, table(count=lambda n, m: m - math.gcd(n, m))),
         ("are two characters", 2.25, table(count=lambda n, m: math.gcd(n, m) // 2)),
+        ("half of them are missing", 2.25, table(count=lambda n, m: (math.gcd(n, m) - 1) / 2)),
+        ("half of them, rounded down", 2.25, table(count=lambda n, m: (math.gcd(n, m) - 1) // 2)),
         ("that is a share", 2.25, table(count=lambda n, m: (math.gcd(n, m) - 1) / (m - 1))),
         ("returned shape", 0, table(order=-1)),
         ("one label for each pair", 0, lambda v, n, m: ((torch.arange(v) * 2) % m, 1)),
         ("must return the pair (labels, shared)", 0, lambda v, n, m: 3),
-        ("At pretrained=", 1.5, table(count=lambda n, m: n * m % 7)),
+        ("at pretrained=", 1.5, table(count=lambda n, m: n * m % 7)),
     ],
     "07.2": [
         ("Upside down", 1.5, lambda params, kappa: scale()(params, 1 / kappa)),
@@ -230,6 +238,9 @@ WRONG = {
         ("Those are all others", 0, share(ks=(1, 2, 4, 5, 7, 8, 10, 11, 13, 14))),
         ("everything but the characters of 3", 0, share(ks=(1, 2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14))),
         ("over the 30 tokens", 0, share(prepare=lambda e: e, ks=(3, 6, 24, 27))),
+        ("k/30 is meant, not k/15: first", 0, share(prepare=lambda e: e)),
+        ("also in the total", 0, by_tokens),
+        ("k = 1 to 4 of 15", 0, share(ks=(1, 2, 3, 4))),
         ("differs between two tokens", 0, share(prepare=lambda e: e, ks=(6, 12, 18, 24))),
         ("after squaring", 0, share(power=lambda f: f.sum(-1).abs().square())),
         ("one share a unit", 0, per_unit),
@@ -276,6 +287,6 @@ WRONG = {
         ("three tensors; it returned 2", 0, reading(order=(0, 1))),
         ("three tensors; it returned one", 0, lambda s, a: 3.0),
         ("inf - inf?", 0, reading(lambda s, a: torch.quantile(when(s, a >= 0.9), 0.5, 1) * math.nan)),
-        ("At case=", 2, reading(lambda s, a: median(when(s, a >= 0.9)) + 25 * torch.arange(10))),
+        ("at case=", 2, reading(lambda s, a: median(when(s, a >= 0.9)) + 25 * torch.arange(10))),
     ],
 }  # fmt: skip

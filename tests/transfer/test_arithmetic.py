@@ -7,6 +7,7 @@ import torch
 from labkit import compute
 from labkit.transfer.arithmetic import (
     addition,
+    character_overlaps,
     fourier_power,
     power_share,
     shared_characters,
@@ -39,6 +40,35 @@ def test_shared_characters_of_tensors_broadcast():
     moduli = torch.arange(2, 12)
     found = shared_characters(moduli[:, None], moduli)
     assert found.tolist() == [[shared_characters(n, m) for m in range(2, 12)] for n in range(2, 12)]
+
+
+@pytest.mark.parametrize("first, second, vocabulary", [(15, 7, 30), (15, 21, 30), (15, 5, 16), (6, 4, 12), (7, 7, 9)])
+def test_overlaps_are_what_least_squares_explains(first, second, vocabulary):
+    tokens = np.arange(vocabulary)
+    found = character_overlaps(first, second, vocabulary).numpy()
+    assert found.shape == (first, second)
+    for k in range(first):
+        wave = np.exp(2j * np.pi * k * tokens / first)
+        for other in range(second):
+            regressor = np.exp(2j * np.pi * other * tokens / second)[:, None]
+            rest = wave - regressor @ np.linalg.lstsq(regressor, wave, rcond=None)[0]
+            assert found[k, other] == pytest.approx(1 - np.linalg.norm(rest) ** 2 / vocabulary, abs=1e-12)
+
+
+@pytest.mark.parametrize("second", [5, 7, 12, 21, 30])
+def test_overlaps_add_up_to_the_dimensions_in_common_on_the_tokens(second):
+    """The characters of 15 are orthogonal on 30 tokens: explain each of the second modulus by all of them at once."""
+    tokens = np.arange(30)
+    one, two = (np.exp(2j * np.pi * np.outer(tokens, np.arange(n)) / n) for n in (15, second))
+    rest = two - one @ np.linalg.lstsq(one, two, rcond=None)[0]
+    explained = (1 - np.linalg.norm(rest, axis=0) ** 2 / 30).sum()
+    assert character_overlaps(15, second, 30).sum().item() == pytest.approx(explained, abs=1e-9)
+
+
+def test_on_a_common_period_only_what_is_shared_overlaps():
+    for first, second in ((15, 21), (15, 7), (8, 12)):
+        found = character_overlaps(first, second, first * second)
+        assert found[1:, 1:].sum().item() == pytest.approx(shared_characters(first, second), abs=1e-9)
 
 
 def test_a_split_is_a_partition_by_seed():
@@ -80,12 +110,16 @@ def test_bad_input_is_refused_in_a_sentence():
             shared_characters(15, modulus)
         with pytest.raises(ValueError, match=f"first must be >= 2, got {modulus}"):
             shared_frequencies(modulus, 15)
+        with pytest.raises(ValueError, match=f"modulus must be >= 2, got {modulus}"):
+            character_overlaps(15, modulus, 30)
     with pytest.raises(ValueError, match=r"first\[1\] = 1 must be >= 2"):
         shared_characters(torch.tensor([5, 1]), 15)
     with pytest.raises(TypeError, match="first must be an integer or an int64 tensor, got torch.float32"):
         shared_characters(torch.tensor(5.0), 15)
     with pytest.raises(ValueError, match="vocabulary must be >= 7, a token for each residue of the modulus, got 6"):
         addition(7, 6)
+    with pytest.raises(ValueError, match="vocabulary must be >= 21"):
+        character_overlaps(15, 21, 20)
     with pytest.raises(ValueError, match="vocabulary must be >= 12"):
         fourier_power(torch.ones(11, 2), 12)
     with pytest.raises(ValueError, match=r"embedding must be \(..., V, width\) and not empty, got \(9,\)"):
