@@ -125,7 +125,7 @@ def latencies_alone(chromium, address, name, control, presses):
         if broken := notebook.run_all():
             raise RuntimeError(f"{name}: {broken}")
         panel, handle = notebook.panel(0), f".labkit-control-{control} .noUi-handle"
-        panel.press(control, "ArrowLeft")
+        panel.press(control, "ArrowLeft" if panel.position(control)[0] else "ArrowRight")  # the first stop has no left
         panel.settle()
         notebook.page.evaluate(
             f"() => {{ setTimeout(() => alone(document.querySelector('{handle}'), {presses}), 1000); }}"
