@@ -31,6 +31,7 @@ from labkit.results import Recipe, load
 from labkit.sweep import Table
 from labkit.training import Params
 from labkit.transfer.arithmetic import addition, character_overlaps, fourier_power, shared_frequencies
+from labkit.transfer.protocol import told
 from labkit.transfer.representation import compare
 from labkit.transfer.transformer import (
     NEW_SPLIT,
@@ -401,8 +402,7 @@ def paired(change: np.ndarray) -> str:
     >>> paired(np.array([-0.1, -0.3, -0.2, -0.4])), paired(np.array([0.1, -0.1, 0.3]))
     ('−0.25 ± 0.06', '+0.10 ± 0.12 (n.s.)')
     """
-    mean, error = change.mean(), change.std(ddof=1) / len(change) ** 0.5
-    return f"{mean:+.2f} ± {error:.2f}{'' if abs(mean) > 2 * error else ' (n.s.)'}".replace("-", "−")
+    return told(change, digits=2)
 
 
 @dataclass(frozen=True, eq=False)
