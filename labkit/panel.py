@@ -678,6 +678,8 @@ def _finite(result):
     """Whether every number inside result (nested containers, arrays, tensors) is finite."""
     if isinstance(result, dict):
         return all(map(_finite, result.values()))
+    if isinstance(result, np.ndarray) and result.dtype.kind in "UO":  # words, or anything
+        return _finite(result.tolist())
     if isinstance(result, list | tuple):
         return all(map(_finite, result))
     if is_dataclass(result):

@@ -445,6 +445,12 @@ def test_probe_passes_on_a_good_panel_and_leaves_no_trace():
     assert panel.values == {"waves": 3, "height": 1.0} and "☆" in panel._goal.value
 
 
+@pytest.mark.parametrize("kind", [str, object])
+def test_probe_takes_arrays_of_words(kind):
+    words = np.array([["from 10", "never"], ["now", "later"]], dtype=kind)
+    make(compute=lambda v: wave(v) | {"told": words}).probe(time_factor=20)
+
+
 def leaves_a_figure_open(figure, result):
     import matplotlib
 
@@ -464,6 +470,7 @@ remembered = []
     [
         ({"compute": lambda v: wave(v) | {"extra": torch.tensor([1.0, math.nan])}}, "not finite"),
         ({"compute": lambda v: wave(v) | {"extra": [{"deep": math.inf}]}}, "not finite"),
+        ({"compute": lambda v: wave(v) | {"extra": np.array(["from 10", math.nan], dtype=object)}}, "not finite"),
         ({"compute": lambda v: wave(v | {"waves": 3})}, "waves never changes the picture"),
         ({"compute": lambda v: time.sleep(0.04) or wave(v)}, "compute p95"),
         ({"alt": lambda v, r: ""}, "sentence is empty"),
